@@ -1,0 +1,126 @@
+"""A collection of graphs laid end to end, and mini-batches cut from it by index arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch_geometric.data import Batch
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All graphs of a dataset as ragged arrays: graph ``i`` owns vertices ``ptr[i]:ptr[i + 1]``.
+
+    A batch costs a few tensor operations, whatever the number of graphs in it, because nothing
+    here is a Python object per graph. The arrays may live on any device, or be memory-mapped.
+
+    Discrete labels are kept as codes and become one-hot vectors only in a batch. Each of the
+    ``L`` label columns has its own vocabulary size in ``label_sizes``; code −1 is an unknown label
+    and becomes the zero vector.
+
+    Args:
+        ptr: where each graph's vertices begin, with the total at the end.
+        edge_ptr: where each graph's directed edges begin, with the total at the end.
+        edge_index: both directions of every edge, vertices numbered within their graph, sorted.
+        structure: features that survive renumbering (degree, triangles).
+        label: codes of discrete vertex labels.
+        label_sizes: vocabulary size of each column of ``label``.
+        x: continuous vertex attributes.
+        edge_label: codes of discrete edge labels.
+        edge_label_sizes: vocabulary size of each column of ``edge_label``.
+        edge_attr: continuous edge attributes.
+        edge_weight: edge weights; None means 1.
+    """
+
+    ptr: Int[Tensor, " B1"]
+    edge_ptr: Int[Tensor, " B1"]
+    edge_index: Int[Tensor, "2 E"]
+    structure: Float[Tensor, "V S"]
+    label: Int[Tensor, "V L"] | None = None
+    label_sizes: tuple[int, ...] = ()
+    x: Float[Tensor, "V F"] | None = None
+    edge_label: Int[Tensor, "E Le"] | None = None
+    edge_label_sizes: tuple[int, ...] = ()
+    edge_attr: Float[Tensor, "E Fe"] | None = None
+    edge_weight: Float[Tensor, " E"] | None = None
+
+    def __len__(self) -> int:
+        return self.ptr.numel() - 1
+
+    @property
+    def sizes(self) -> Int[Tensor, " B"]:
+        """Number of vertices of each graph."""
+        return self.ptr.diff()
+
+    @property
+    def attribute_size(self) -> int:
+        """Length F of a vertex's attribute vector in a batch: one-hot labels, then attributes."""
+        return sum(self.label_sizes) + (0 if self.x is None else self.x.shape[1])
+
+    @property
+    def edge_attribute_size(self) -> int:
+        """Length d_e of an edge's attribute vector in a batch."""
+        return sum(self.edge_label_sizes) + (0 if self.edge_attr is None else self.edge_attr.shape[1])
+
+    def to(self, device: torch.device | str) -> Collection:
+        """The same collection on another device."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()}
+        return replace(self, **moved)
+
+    def batch(self, index: Int[Tensor, " b"]) -> Batch:
+        """The chosen graphs as one PyG batch, ready for the model.
+
+        Args:
+            index: which graphs, in the order wanted; repeats are allowed.
+
+        Returns:
+            A batch with ``structure`` (V, S), ``edge_index`` (2, E), ``ptr`` and ``batch``; and
+            ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,) where the collection has them.
+        """
+        index = index.to(self.ptr.device)
+        vertices, ptr = _spans(self.ptr, index)  # (V,), (b + 1,)
+        edges, edge_ptr = _spans(self.edge_ptr, index)  # (E,), (b + 1,)
+        shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff(), output_size=edges.numel())
+        owner = torch.arange(index.numel(), device=ptr.device)
+        made = Batch(
+            structure=self.structure[vertices],
+            edge_index=self.edge_index[:, edges].long() + shift,
+            ptr=ptr,
+            batch=torch.repeat_interleave(owner, ptr.diff(), output_size=vertices.numel()),
+        )
+        made.num_nodes = vertices.numel()
+        x = _attributes(self.label, self.label_sizes, self.x, vertices)
+        edge_attr = _attributes(self.edge_label, self.edge_label_sizes, self.edge_attr, edges)
+        if x is not None:
+            made.x = x
+        if edge_attr is not None:
+            made.edge_attr = edge_attr
+        if self.edge_weight is not None:
+            made.edge_weight = self.edge_weight[edges]
+        return made
+
+
+def _spans(ptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions covered by the chosen spans of ``ptr``, end to end, and the new ``ptr``."""
+    starts, lengths = ptr[index], ptr[index + 1] - ptr[index]
+    new_ptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    total = int(new_ptr[-1])
+    offset = torch.repeat_interleave(starts - new_ptr[:-1], lengths, output_size=total)
+    return torch.arange(total, device=ptr.device) + offset, new_ptr
+
+
+def _attributes(
+    label: Tensor | None, sizes: tuple[int, ...], x: Tensor | None, rows: Tensor
+) -> Tensor | None:
+    """One-hot labels beside continuous attributes, for the given rows."""
+    parts: list[Tensor] = []
+    if label is not None:
+        for codes, size in zip(label[rows].T, sizes, strict=True):
+            parts.append((codes[:, None] == torch.arange(size, device=codes.device)).float())
+    if x is not None:
+        parts.append(x[rows].float())
+    return torch.cat(parts, dim=1) if parts else None
