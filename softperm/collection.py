@@ -9,6 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch_geometric.data import Batch
 
+from softperm.features import structural_features
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -63,7 +65,9 @@ class Collection:
     @property
     def edge_attribute_size(self) -> int:
         """Length d_e of an edge's attribute vector in a batch."""
-        return sum(self.edge_label_sizes) + (0 if self.edge_attr is None else self.edge_attr.shape[1])
+        return sum(self.edge_label_sizes) + (
+            0 if self.edge_attr is None else self.edge_attr.shape[1]
+        )
 
     def to(self, device: torch.device | str) -> Collection:
         """The same collection on another device."""
@@ -91,6 +95,7 @@ class Collection:
             edge_index=self.edge_index[:, edges].long() + shift,
             ptr=ptr,
             batch=torch.repeat_interleave(owner, ptr.diff(), output_size=vertices.numel()),
+            canonical=True,
         )
         made.num_nodes = vertices.numel()
         x = _attributes(self.label, self.label_sizes, self.x, vertices)
@@ -102,6 +107,31 @@ class Collection:
         if self.edge_weight is not None:
             made.edge_weight = self.edge_weight[edges]
         return made
+
+
+def prepare(batch: Batch) -> Batch:
+    """A user's own PyG batch as :meth:`Collection.batch` makes them; those pass unchanged.
+
+    Edges are sorted, and degree and triangles computed where ``structure`` is missing.
+    """
+    if getattr(batch, "canonical", False):
+        return batch
+    v, (row, col) = int(batch.ptr[-1]), batch.edge_index
+    codes, order = (row * v + col).sort()
+    if not torch.equal(codes, (col * v + row).sort().values) or bool((row == col).any()):
+        raise ValueError(
+            "the batch must hold simple undirected graphs, both directions of every edge and no "
+            "self-loops; softperm.graphs.as_graphs makes such graphs of yours"
+        )
+    batch = batch.clone()
+    batch.edge_index = batch.edge_index[:, order]
+    for key in ("edge_attr", "edge_weight"):
+        if getattr(batch, key, None) is not None:
+            batch[key] = batch[key][order]
+    if getattr(batch, "structure", None) is None:
+        batch.structure = structural_features(batch.edge_index, batch.ptr)
+    batch.canonical = True
+    return batch
 
 
 def _spans(ptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Shared by all tests: shape checks on, the real data where it is, small random graphs."""
+"""Shared by all tests: the real data, where it is."""
 
 import os
 from pathlib import Path

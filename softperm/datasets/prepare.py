@@ -1,0 +1,193 @@
+"""Raw data to one mapped file, made once for each version of data, code and options."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from softperm.datasets.disk import exclusive, put_in_place, room_on, sweep_abandoned, workspace
+from softperm.datasets.meta import Meta
+from softperm.datasets.pack import FORMAT, Pack, Spool, content_digest, open_pack
+from softperm.datasets.progress import Progress, silent
+from softperm.datasets.store import Store
+from softperm.features import structural_features
+
+_EVERYWHERE = ("softperm.features", "softperm.datasets.pack", "softperm.datasets.prepare")
+_DERIVED = ("structure",)  # follows from the rest, so it is no part of what the dataset is
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of consecutive graphs, laid end to end; see :class:`softperm.collection.Collection`.
+
+    Args:
+        sizes: vertices of each graph.
+        edge_counts: directed edges of each graph.
+        edge_index: both directions of every edge, numbered within their graph, sorted.
+        label: codes of discrete vertex labels.
+        x: continuous vertex attributes.
+        edge_label: codes of discrete edge labels.
+        edge_attr: continuous edge attributes.
+        position: coordinates of the vertices.
+        classes: the class of each graph, as a number from 0.
+        values: targets of each graph, NaN where missing.
+    """
+
+    sizes: Int[np.ndarray, " b"]
+    edge_counts: Int[np.ndarray, " b"]
+    edge_index: Int[np.ndarray, "2 e"]
+    label: Int[np.ndarray, "v L"] | None = None
+    x: Float[np.ndarray, "v F"] | None = None
+    edge_label: Int[np.ndarray, "e Le"] | None = None
+    edge_attr: Float[np.ndarray, "e Fe"] | None = None
+    position: Float[np.ndarray, "v 3"] | None = None
+    classes: Int[np.ndarray, " b"] | None = None
+    values: Float[np.ndarray, "b T"] | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """What reading raw files gives.
+
+    Args:
+        meta: names and counts.
+        parts: the graphs, a run at a time.
+        extra: arrays that belong to the dataset as a whole, such as an official split.
+    """
+
+    meta: Meta
+    parts: Iterator[Part]
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a dataset is made from raw files.
+
+    Args:
+        name: the dataset.
+        source: SHA-256 of the raw files.
+        options: choices that change the result.
+        modules: the code that shapes the result, beside what every dataset shares.
+        build: reads the raw files.
+        content: what :func:`content_of` must give, where the data is known and was fetched.
+    """
+
+    name: str
+    source: str
+    options: Mapping[str, object]
+    modules: tuple[str, ...]
+    build: Callable[[Progress], Built]
+    content: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What the prepared file is a function of: format, code, options and raw data."""
+        code = [_source_of(m) for m in sorted({*self.modules, *_EVERYWHERE})]
+        said = json.dumps(
+            [FORMAT, self.name, self.source, dict(self.options), code], sort_keys=True
+        )
+        return hashlib.sha256(said.encode()).hexdigest()
+
+
+def prepare(recipe: Recipe, store: Store, progress: Progress = silent) -> Pack:
+    """The prepared file of a dataset, made now unless it is there already.
+
+    Its name holds :attr:`Recipe.key`, so a change of code, options or raw data makes another
+    file. It is made in a folder beside and renamed when complete; a second process that wants the
+    same file waits for the first.
+
+    Args:
+        recipe: what to make.
+        store: where prepared files are kept.
+        progress: told how far the work is.
+
+    Returns:
+        The mapped file.
+
+    Raises:
+        ValueError: if the raw data is not sound, or not the data its name promises.
+        OSError: if the disk is full.
+    """
+    target = store.cache / "prepared" / f"{recipe.name}-{recipe.key[:16]}.pack"
+    pack = _if_complete(target)
+    if pack is not None:
+        return pack
+    with room_on(target), exclusive(target):
+        pack = _if_complete(target)
+        if pack is not None:
+            return pack
+        sweep_abandoned(target.parent)
+        with workspace(target) as folder:
+            made = _make(recipe, folder, progress)
+            found = content_of(open_pack(made))
+            if recipe.content not in (None, found):
+                raise ValueError(
+                    f"{recipe.name}: the fetched files hold other data than the known dataset "
+                    f"(content {found[:16]}, expected {str(recipe.content)[:16]}); put files you "
+                    "trust in a data root to use them"
+                )
+            put_in_place(made, target)
+    return open_pack(target)
+
+
+def content_of(pack: Pack) -> str:
+    """SHA-256 of what a dataset says: its graphs, labels, attributes and targets."""
+    return content_digest(pack.digests, (n for n in pack.arrays if n not in _DERIVED))
+
+
+def codes_type(sizes: tuple[int, ...]) -> type[np.signedinteger]:
+    """The smallest integer type that holds codes of vocabularies of these sizes."""
+    kinds = (np.int8, np.int16, np.int32)
+    return next(k for k in kinds if max(sizes, default=0) - 1 <= np.iinfo(k).max)
+
+
+def _if_complete(target: Path) -> Pack | None:
+    if not target.exists():
+        return None
+    try:
+        return open_pack(target)
+    except ValueError:  # damaged since it was made: make it again
+        return None
+
+
+def _make(recipe: Recipe, folder: Path, progress: Progress) -> Path:
+    spool, made = Spool(folder), folder / "pack"
+    built = recipe.build(progress)
+    for part in built.parts:
+        for name in (f.name for f in fields(Part) if f.name != "edge_index"):
+            if getattr(part, name) is not None:
+                spool.append(name, getattr(part, name))
+        spool.append("row", part.edge_index[0])
+        spool.append("column", part.edge_index[1])
+        spool.append("structure", _structure(part))
+    for name, count in (("ptr", "sizes"), ("edge_ptr", "edge_counts")):
+        spool.append(name, np.concatenate([[0], np.cumsum(spool.load(count))]))
+        spool.forget(count)
+    for name, array in built.extra.items():
+        spool.append(name, array)
+    spool.write(made, built.meta.to_json(), stacks={"edge_index": ("row", "column")})
+    return made
+
+
+def _structure(part: Part) -> np.ndarray:
+    ptr = np.concatenate([[0], np.cumsum(part.sizes)])
+    edges = part.edge_index + np.repeat(ptr[:-1], part.edge_counts)  # (2, e) through the part
+    return structural_features(torch.from_numpy(edges), torch.from_numpy(ptr)).numpy()  # (v, 2)
+
+
+def _source_of(module: str) -> str:
+    """SHA-256 of a module's source; of a library outside this package, its version."""
+    if module.startswith("softperm."):
+        text = inspect.getsource(importlib.import_module(module))
+        return hashlib.sha256(text.encode()).hexdigest()
+    return f"{module} {importlib.import_module(module).__version__}"

@@ -1,0 +1,42 @@
+"""Many pairs in one compiled call, which lets other threads run meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numba import njit
+
+from softperm.distance.pack import Packed, pair_of
+from softperm.distance.search import advance, plant, start
+
+
+@njit(cache=True, nogil=True)
+def solve_pairs(
+    packed: Packed,
+    first: Int[np.ndarray, " K"],
+    second: Int[np.ndarray, " K"],
+    largest: int,
+    effort: int,
+    cost: Float[np.ndarray, " K"],
+    solved: Bool[np.ndarray, " K"],
+) -> None:
+    """Search each pair briefly; the short searches are nearly all of them.
+
+    Args:
+        packed: the graphs.
+        first: number of the first graph of each pair.
+        second: number of the second graph of each pair.
+        largest: vertices past which a pair is left alone.
+        effort: nodes times squared vertices spent on a pair.
+        cost: least cost of each pair, written where the search came to its end.
+        solved: whether it did, written.
+    """
+    for k in range(first.size):
+        pair = pair_of(packed, first[k], second[k])
+        n = pair.a.shape[0]
+        solved[k] = False
+        if n <= largest:
+            tree = plant(pair)
+            start(pair, tree, n, 0)
+            solved[k] = advance(pair, tree, 1 + effort // (n * n))
+            cost[k] = tree.value[0]

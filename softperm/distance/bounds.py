@@ -1,0 +1,162 @@
+"""Lower and upper bounds of the Frobenius distance, each a function of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+from scipy.optimize import quadratic_assignment
+
+from softperm.distance.local import descend
+from softperm.distance.pack import pack, pair_of
+from softperm.distance.pairs import Pair
+from softperm.distance.search import plant, start
+from softperm.graphs import as_graph
+
+
+def spectral_lower_bound(g1: Any, g2: Any) -> float:
+    r"""The distance of the two spectra (Hoffman and Wielandt).
+
+    .. math:: d(G_1, G_2)^2 \ge \sum_i (\lambda_i(A_1) - \lambda_i(A_2))^2
+
+    with eigenvalues in order and the smaller graph zero-padded. It sees what degrees do not: a
+    hexagon and two triangles have the same degrees and different spectra.
+
+    Args:
+        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g2: another.
+
+    Returns:
+        A lower bound of the distance, with or without labels.
+    """
+    return as_distance(spectral_bound(read_pair(g1, g2, labels=False)))
+
+
+def degree_lower_bound(g1: Any, g2: Any) -> float:
+    r"""What the two degree sequences cannot avoid.
+
+    .. math:: d(G_1, G_2)^2 \ge \sum_i |\delta_i(G_1) - \delta_i(G_2)|
+
+    with degrees in order and the smaller graph zero-padded. Where weights are not whole numbers
+    the degrees give way to the norms of the rows: :math:`\sum_i (\rho_i(G_1) - \rho_i(G_2))^2`.
+
+    Args:
+        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g2: another.
+
+    Returns:
+        A lower bound of the distance, with or without labels.
+    """
+    return as_distance(degree_bound(read_pair(g1, g2, labels=False)))
+
+
+def assignment_lower_bound(g1: Any, g2: Any, *, labels: bool = False) -> float:
+    r"""The bound of Gilmore and Lawler: the cheapest assignment of vertices by their own rows.
+
+    .. math:: d(G_1, G_2)^2 \ge \min_\pi \sum_i \min_\sigma \sum_k
+              (A_1[i, k] - A_2[\pi(i), \sigma(k)])^2
+
+    It is the bound of the search's root: never below :func:`degree_lower_bound`, equal to it for
+    simple graphs without labels.
+
+    Args:
+        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g2: another.
+        labels: whether only vertices of equal label may be matched.
+
+    Returns:
+        A lower bound of the distance.
+    """
+    pair = read_pair(g1, g2, labels=labels)
+    return as_distance(start(pair, plant(pair), 0, 0))
+
+
+def descent_upper_bound(
+    g1: Any, g2: Any, *, labels: bool = False, restarts: int = 20, seed: int = 0
+) -> tuple[float, Int[np.ndarray, " N"]]:
+    """The best of several descents by exchanges of two images.
+
+    Args:
+        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g2: another.
+        labels: whether only vertices of equal label may be matched.
+        restarts: how many random starts follow the first, which is the assignment bound's.
+        seed: of the random starts.
+
+    Returns:
+        An upper bound of the distance, and the permutation that attains it (the convention is
+        that of :func:`softperm.distance.frobenius_distance`).
+    """
+    pair = read_pair(g1, g2, labels=labels)
+    tree = plant(pair)
+    start(pair, tree, restarts, seed)
+    return as_distance(tree.value[0]), tree.best
+
+
+def faq_upper_bound(
+    g1: Any, g2: Any, *, restarts: int = 4, seed: int = 0
+) -> tuple[float, Int[np.ndarray, " N"]]:
+    """The best of several runs of SciPy's FAQ, each followed by a descent.
+
+    FAQ (fast approximate quadratic assignment) moves through doubly stochastic matrices and rounds
+    at the end. It takes milliseconds where a descent takes microseconds, and pays on graphs too
+    large for the search to be short.
+
+    Args:
+        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g2: another.
+        restarts: how many random starts follow the first, which is the barycentre.
+        seed: of the random starts.
+
+    Returns:
+        An upper bound of the distance without labels, and the permutation that attains it.
+    """
+    pair = read_pair(g1, g2, labels=False)
+    rng = np.random.default_rng(seed)
+    found = [faq(pair, rng, randomly=r > 0) for r in range(restarts + 1)]
+    value, best = min(found, key=lambda one: one[0])
+    return as_distance(value), best
+
+
+def read_pair(g1: Any, g2: Any, *, labels: bool) -> Pair:
+    """Two users' graphs as a pair; errors call them graph 0 and graph 1."""
+    return pair_of(pack([as_graph(g1, 0), as_graph(g2, 1)], labels=labels), 0, 1)
+
+
+def faq(pair: Pair, rng: np.random.Generator, *, randomly: bool) -> tuple[float, np.ndarray]:
+    """Cost and permutation of one run of FAQ, descended; every match must be allowed."""
+    options = {"maximize": True, "rng": rng, "P0": "randomized" if randomly else "barycenter"}
+    found = quadratic_assignment(pair.a, pair.b, method="faq", options=options)
+    p = found.col_ind.astype(np.int64)
+    return float(descend(pair, p)), p
+
+
+def spectral_bound(pair: Pair) -> float:
+    """:func:`spectral_lower_bound` as a cost, less the error of the eigenvalues."""
+    spectra = [np.linalg.eigvalsh(matrix) for matrix in (pair.a, pair.b)]
+    error = 1e-10 * sum(float(spectrum @ spectrum) for spectrum in spectra)
+    return max(0.0, 0.5 * float(((spectra[0] - spectra[1]) ** 2).sum()) - error)
+
+
+def degree_bound(pair: Pair) -> float:
+    """:func:`degree_lower_bound` as a cost."""
+    if pair.whole:
+        degrees = [np.sort(matrix.sum(axis=1)) for matrix in (pair.a, pair.b)]
+        return 0.5 * float(np.abs(degrees[0] - degrees[1]).sum())
+    norms = [np.sort(np.linalg.norm(matrix, axis=1)) for matrix in (pair.a, pair.b)]
+    return 0.5 * float(((norms[0] - norms[1]) ** 2).sum())
+
+
+def round_up(pair: Pair, lower: float) -> float:
+    """The least cost not below a lower bound: with whole weights all costs have one parity."""
+    if not pair.whole:
+        return lower
+    parity = 0.5 * float((pair.a**2).sum() + (pair.b**2).sum())
+    whole = np.ceil(lower - 1e-6)
+    return float(whole + (parity - whole) % 2)
+
+
+def as_distance(cost: float) -> float:
+    """The distance that belongs to a cost, which is half its square."""
+    return float(np.sqrt(2.0 * max(cost, 0.0)))

@@ -1,0 +1,157 @@
+"""Two graphs made comparable: padded to one size, with their labels, twins and precision."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+PADDING = -1  # the label of a padding vertex: a deleted vertex, which may match any label
+
+
+class Pair(NamedTuple):
+    """Two adjacency matrices of one size N, and what the search may exploit in them.
+
+    The cost of a permutation p is ``Σ_{i<k} (a[i, k] − b[p[i], p[k]])²``, half the squared
+    Frobenius distance. W is the number of 64-bit words that hold a set of N vertices.
+
+    Args:
+        a: (N, N) adjacency of the first graph; its vertices are the rows of every assignment.
+        b: (N, N) adjacency of the second graph; its vertices are the columns.
+        allowed: (N, W) bit sets of the columns each row may be matched with.
+        twin_a: (N,) class of each row; rows of one class can be exchanged without any effect.
+        twin_b: (N,) class of each column, numbered by its least member.
+        orbit_b: (N,) orbit of each column under automorphisms, numbered by its least member;
+            the twin classes where the orbits are not known.
+        order_a: (N, N) columns of each row of ``a`` by weight; (0, 0) when weights are 0 or 1.
+        order_b: the same of ``b``.
+        gap: least amount by which a better permutation is better.
+        whole: whether all weights are whole numbers; costs then differ by 2 at least.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    allowed: np.ndarray
+    twin_a: np.ndarray
+    twin_b: np.ndarray
+    orbit_b: np.ndarray
+    order_a: np.ndarray
+    order_b: np.ndarray
+    gap: float
+    whole: bool
+
+
+@njit(cache=True, nogil=True)
+def common_size(label_a, label_b):
+    """Vertices after padding: per label the larger count, so max(n_a, n_b) with a single label."""
+    kinds = 1
+    for label in label_a:
+        kinds = max(kinds, label + 1)
+    for label in label_b:
+        kinds = max(kinds, label + 1)
+    count = np.zeros((2, kinds), np.int64)
+    for label in label_a:
+        count[0, label] += 1
+    for label in label_b:
+        count[1, label] += 1
+    size = 0
+    for kind in range(kinds):
+        size += max(count[0, kind], count[1, kind])
+    return size
+
+
+@njit(cache=True, nogil=True)
+def make_pair(a, label_a, b, label_b):
+    """Pad two graphs to their common size and find what the search may exploit."""
+    n = common_size(label_a, label_b)
+    padded_a, full_a = _pad(a, label_a, n)
+    padded_b, full_b = _pad(b, label_b, n)
+    binary, whole, gap = _precision(padded_a, padded_b)
+    twin_b = _twins(padded_b, full_b)
+    order_a = _by_weight(padded_a, 0 if binary else n)
+    order_b = _by_weight(padded_b, 0 if binary else n)
+    allowed = _allowed(full_a, full_b)
+    twin_a = _twins(padded_a, full_a)
+    return Pair(
+        padded_a, padded_b, allowed, twin_a, twin_b, twin_b, order_a, order_b, gap, whole
+    )
+
+
+@njit(cache=True, nogil=True)
+def _pad(matrix, label, n):
+    """The matrix with zero rows and columns up to n, and the labels with ``PADDING``."""
+    size = matrix.shape[0]
+    padded = np.zeros((n, n))
+    labels = np.empty(n, np.int64)
+    for i in range(n):
+        labels[i] = label[i] if i < size else PADDING
+        for j in range(size if i < size else 0):
+            padded[i, j] = matrix[i, j]
+    return padded, labels
+
+
+@njit(cache=True, nogil=True)
+def _precision(a, b):
+    """Whether all weights are 0 or 1, whether all are whole, and the gap between two costs.
+
+    With whole weights the cost is ``Σ_{i<k} (a² + b²) − 2 Σ_{i<k} a b``, so costs differ by 2 at
+    least; otherwise costs closer than a billionth of the two graphs' own size count as equal.
+    """
+    binary = True
+    whole = True
+    size = 0.0
+    for matrix in (a, b):
+        for x in matrix.flat:
+            binary = binary and (x == 0.0 or x == 1.0)
+            whole = whole and x == np.floor(x)
+            size += 0.5 * x * x
+    if whole and size < 2.0**48:
+        return binary, True, 2.0 - 2.0**-4
+    return False, False, 1e-9 * size
+
+
+@njit(cache=True, nogil=True)
+def _by_weight(matrix, n):
+    """The columns of each of the first n rows, by ascending weight."""
+    order = np.empty((n, n), np.int64)
+    for i in range(n):
+        for j in range(n):
+            k = j
+            while k > 0 and matrix[i, order[i, k - 1]] > matrix[i, j]:
+                order[i, k] = order[i, k - 1]
+                k -= 1
+            order[i, k] = j
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _twins(matrix, label):
+    """Class of each vertex: i and j are twins when exchanging them leaves the matrix as it is."""
+    n = matrix.shape[0]
+    twin = np.arange(n)
+    for i in range(n):
+        for j in range(i):
+            if twin[j] != j or label[i] != label[j]:
+                continue
+            same = True
+            for k in range(n):
+                if k != i and k != j and matrix[i, k] != matrix[j, k]:
+                    same = False
+                    break
+            if same:
+                twin[i] = j
+                break
+    return twin
+
+
+@njit(cache=True, nogil=True)
+def _allowed(label_a, label_b):
+    """Bit sets of the vertices of b that each vertex of a may be matched with."""
+    n = label_a.size
+    allowed = np.zeros((n, (n + 63) // 64), np.uint64)
+    for i in range(n):
+        for j in range(n):
+            if label_a[i] == label_b[j] or label_a[i] == PADDING or label_b[j] == PADDING:
+                allowed[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
+    return allowed

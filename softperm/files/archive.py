@@ -1,0 +1,141 @@
+"""A folder or a zip archive, read alike and never unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO
+
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
+_BLOCK = 1 << 22
+
+
+class Archive:
+    """The files below a folder, or inside a zip archive, by their path relative to it.
+
+    A zip archive is read in place, so nothing of it is ever written to disk. An archive with an
+    entry that points outside its own folder is refused whole: such a file was made to do harm.
+
+    Args:
+        path: a folder, or a zip archive (any compression that Python reads, LZMA included).
+
+    Raises:
+        ValueError: if there is nothing at ``path``, or it is no readable archive.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._zip: zipfile.ZipFile | None = None
+        if self.path.is_dir():
+            files = (p for p in sorted(self.path.rglob("*")) if p.is_file())
+            self._entries = {p.relative_to(self.path).as_posix(): str(p) for p in files}
+        elif self.path.is_file():
+            self._zip = _open_zip(self.path)
+            names = (i.filename for i in self._zip.infolist() if not i.is_dir())
+            self._entries = {_inside(self.path, name): name for name in names}
+        else:
+            raise ValueError(f"{self.path}: no such folder or zip archive")
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if self._zip is not None:
+            self._zip.close()
+
+    @property
+    def names(self) -> list[str]:
+        """Every file, by its path relative to the folder or archive; system litter left out."""
+        return [n for n in self._entries if not _is_litter(n)]
+
+    def find(self, suffix: str) -> str | None:
+        """The file whose path is ``suffix`` or ends in ``/suffix``; None if there is none.
+
+        Raises:
+            ValueError: if several files fit.
+        """
+        found = [n for n in self.names if n == suffix or n.endswith("/" + suffix)]
+        if len(found) > 1:
+            raise ValueError(
+                f"{self.path}: expected one file {suffix}, found {', '.join(found)}; keep one"
+            )
+        return found[0] if found else None
+
+    def open(self, name: str) -> IO[bytes]:
+        """A stream over one file's bytes."""
+        entry = self._entries[name]
+        if self._zip is None:
+            return Path(entry).open("rb")
+        try:
+            return self._zip.open(entry)
+        except (*_DAMAGE, RuntimeError) as error:  # RuntimeError: the entry wants a password
+            raise self._damaged(name, error) from error
+
+    def blocks(self, name: str) -> Iterator[bytes]:
+        """One file's bytes, a few megabytes at a time, so that memory stays bounded.
+
+        Raises:
+            ValueError: if the archive is damaged there (its checksum is verified at the end).
+        """
+        with self.open(name) as stream:
+            while True:
+                try:
+                    block = stream.read(_BLOCK)
+                except _DAMAGE as error:
+                    raise self._damaged(name, error) from error
+                if not block:
+                    return
+                yield block
+
+    def digest(self, names: list[str] | None = None) -> str:
+        """SHA-256 of the zip file; of a folder, SHA-256 over the named files (all by default)."""
+        total = hashlib.sha256()
+        if self._zip is not None:
+            with self.path.open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+        for name in sorted(self.names if names is None else names):
+            with self.open(name) as stream:
+                one = hashlib.file_digest(stream, "sha256").hexdigest()
+            total.update(f"{name}\0{one}\n".encode())
+        return total.hexdigest()
+
+    def _damaged(self, name: str, error: Exception) -> ValueError:
+        reason = str(error) or type(error).__name__
+        return ValueError(
+            f"{self.path} is damaged: {name} cannot be unpacked ({reason}); fetch the archive again"
+        )
+
+
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except _DAMAGE as error:
+        raise ValueError(
+            f"{path} is not a complete zip archive ({error}); fetch the archive again"
+        ) from error
+
+
+def _inside(path: Path, name: str) -> str:
+    """The entry's path with doubled slashes removed; an entry that leaves the folder is refused."""
+    posix = PurePosixPath(name.replace("\\", "/"))
+    if posix.is_absolute() or ".." in posix.parts or ":" in name.split("/")[0]:
+        raise ValueError(
+            f"{path}: entry {name!r} points outside the archive's folder; do not use this archive"
+        )
+    return posix.as_posix()
+
+
+def _is_litter(name: str) -> bool:
+    """Whether an archiver's own files (macOS resource forks, hidden files) got in."""
+    parts = PurePosixPath(name).parts
+    return parts[0] == "__MACOSX" or parts[-1].startswith(".")

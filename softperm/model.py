@@ -1,0 +1,269 @@
+"""π-GNN: a soft permutation per graph, aligned matrices, a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+
+from softperm import permutation as perm
+from softperm.alignment import align_adjacency, align_attributes, align_edge_attributes
+from softperm.collection import prepare
+from softperm.encoders import GCNEncoder, GINEncoder, LinearEncoder, LogScale, Standardise
+from softperm.folder import FolderError, read_folder, write_folder
+from softperm.heads import ConvHead, MLPHead
+
+View = Callable[[Float[Tensor, "V P"], Batch], Float[Tensor, "B P ..."]]
+
+
+def adjacency_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P P"]:
+    """DᵀAD, every edge of weight 1."""
+    return align_adjacency(d, batch.edge_index, batch.ptr, canonical=True)
+
+
+def weighted_adjacency_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P P"]:
+    """DᵀAD with the edges' weights."""
+    return align_adjacency(d, batch.edge_index, batch.ptr, batch.edge_weight, canonical=True)
+
+
+def attribute_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P F"]:
+    """DᵀX."""
+    return align_attributes(d, batch.x, batch.ptr)
+
+
+def edge_attribute_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P P Fe"]:
+    """DᵀA_cD for each channel c of the edge attributes."""
+    return align_edge_attributes(d, batch.edge_index, batch.edge_attr, batch.ptr, canonical=True)
+
+
+class PiGNN(nn.Module):
+    """The network of the paper: learns D for each graph, and predicts from the aligned graph.
+
+    Args:
+        permutation: gives the soft permutation D of each graph.
+        views: aligned matrices that D makes of a graph.
+        head: outputs from these matrices.
+        config: what the network was built from, kept for :meth:`save`.
+    """
+
+    def __init__(
+        self,
+        permutation: nn.Module,
+        views: Sequence[View],
+        head: nn.Module,
+        config: ModelConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.permutation = permutation
+        self.views = tuple(views)
+        self.head = head
+        self.config = config
+
+    def forward(self, batch: Batch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        d = self.permutation(batch)  # (V, P)
+        aligned = [view(d, batch) for view in self.views]  # (B, P, P), (B, P, F), …
+        return self.head(aligned)  # (B, C)
+
+    def transform(self, batch: Batch) -> Float[Tensor, "B Z"]:
+        """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any."""
+        batch = prepare(batch)
+        d = self.permutation(batch)  # (V, P)
+        return torch.cat([view(d, batch).flatten(1) for view in self.views], dim=1)
+
+    def permutations(self, batch: Batch) -> list[Float[Tensor, "N P"]]:
+        """The soft permutation of each graph, rows in the graph's own vertex order."""
+        batch = prepare(batch)
+        return list(self.permutation(batch).split(batch.ptr.diff().tolist()))
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``."""
+        if self.config is None:
+            raise ValueError(
+                "this PiGNN was put together by hand, so no configuration can rebuild it; "
+                "keep its state_dict, or build it from a ModelConfig"
+            )
+        write_folder(folder, {"kind": "PiGNN", "model": asdict(self.config)}, self.state_dict())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> PiGNN:
+        """Reads what :meth:`save` wrote; never runs code from the folder."""
+        config, tensors = read_folder(folder, kind="PiGNN")
+        return rebuild(config.get("model"), tensors, str(folder))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """All choices of a π-GNN, as plain values that a file can hold.
+
+    Attributes:
+        outputs: number C of outputs.
+        latent_vertices: number P of latent vertices.
+        hidden: size H of hidden vertex vectors.
+        encoder: how structural features become hidden vectors.
+        layers: rounds of message passing of the GCN and GIN encoders.
+        dustbin: whether vertices may stay unmatched (π-GNN-d).
+        capacity: number of vertices to which the paper pads; None for no padding.
+        scaling: of degree and triangle counts; the paper's is ``raw``.
+        normaliser: how scores become a plan.
+        iterations: of Sinkhorn; the paper's is 100.
+        tolerance: early stop of Sinkhorn; None for the default, 0 for never.
+        head: vectors into MLPs, or rows into convolutions.
+        head_hidden: layers of each vector's MLP.
+        head_final: hidden size of the final MLP.
+        structure_size: number of structural features.
+        attribute_size: length F of a vertex's attributes; 0 for none.
+        edge_attribute_size: length d_e of an edge's attributes; 0 for none.
+        weighted: whether edges carry weights.
+    """
+
+    outputs: int
+    latent_vertices: int = 20
+    hidden: int = 32
+    encoder: Literal["linear", "gcn", "gin"] = "linear"
+    layers: int = 3
+    dustbin: bool = False
+    capacity: int | None = None
+    scaling: Literal["raw", "log", "standard"] = "log"
+    normaliser: Literal["sinkhorn", "softmax"] = "sinkhorn"
+    iterations: int = 100
+    tolerance: float | None = None
+    head: Literal["mlp", "conv"] = "mlp"
+    head_hidden: tuple[int, ...] = (256, 128)
+    head_final: int = 64
+    structure_size: int = 2
+    attribute_size: int = 0
+    edge_attribute_size: int = 0
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "head_hidden", tuple(self.head_hidden))
+        for name in ("outputs", "latent_vertices", "hidden", "layers", "iterations", "head_final"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
+        if self.capacity is not None and self.capacity < 1:
+            raise ValueError(f"capacity must be at least 1 or None; got {self.capacity!r}")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}"
+                )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+        """The configuration that ``dataclasses.asdict`` took apart; unknown keys are errors."""
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise ValueError(f"unknown model settings: {', '.join(sorted(unknown))}")
+        return cls(**values)
+
+
+CHOICES = {
+    "encoder": ("linear", "gcn", "gin"),
+    "scaling": ("raw", "log", "standard"),
+    "normaliser": ("sinkhorn", "softmax"),
+    "head": ("mlp", "conv"),
+}
+
+
+def build(config: ModelConfig, seed: int, statistics: tuple[Tensor, Tensor] | None = None) -> PiGNN:
+    """A freshly initialised network.
+
+    Args:
+        config: its choices.
+        seed: of the initial parameters; torch's global random state is left as it was.
+        statistics: mean and standard deviation of the structural features (S,) over the training
+            vertices, for ``scaling="standard"``.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return PiGNN(_permutation(config, statistics), _views(config), _head(config), config)
+
+
+def rebuild(values: Any, tensors: Mapping[str, Tensor], place: str) -> PiGNN:
+    """The network of a configuration and tensors read from a folder.
+
+    Raises:
+        FolderError: they do not belong together.
+    """
+    try:
+        model = build(ModelConfig.from_dict(values), seed=0)
+        model.load_state_dict(dict(tensors))
+    except (TypeError, ValueError, RuntimeError) as problem:
+        detail = " ".join(str(problem).split())
+        raise FolderError(f"{place}: its configuration and weights do not fit: {detail}") from None
+    return model.eval()
+
+
+def _permutation(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) -> nn.Module:
+    def normaliser() -> nn.Module:
+        if config.normaliser == "softmax":
+            return perm.Softmax()
+        return perm.Sinkhorn(config.iterations, config.tolerance)
+
+    def assign(encoder: nn.Module, features: Callable[[Batch], Tensor]) -> perm.SoftPermutation:
+        return perm.SoftPermutation(
+            encoder,
+            config.latent_vertices,
+            config.hidden,
+            features=features,
+            capacity=config.capacity,
+            dustbin=config.dustbin,
+            normaliser=normaliser(),
+        )
+
+    scale = _scale(config, statistics)
+    if config.encoder == "linear":
+        structural = LinearEncoder(config.structure_size, config.hidden, scale)
+        features = perm.structure
+    else:
+        kind = {"gcn": GCNEncoder, "gin": GINEncoder}[config.encoder]
+        size = config.structure_size + config.attribute_size
+        structural = kind(size, config.hidden, config.layers, scale)
+        features = perm.structure_and_attributes if config.attribute_size else perm.structure
+    adjacency = assign(structural, features)
+    if not config.attribute_size:
+        return adjacency
+    encoder = LinearEncoder(config.attribute_size, config.hidden)
+    return perm.MixedPermutation(adjacency, assign(encoder, perm.attributes))
+
+
+def _scale(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) -> nn.Module:
+    """Scaling of the leading structural features; attributes behind them pass as they are."""
+    size = config.structure_size
+    if config.scaling == "raw":
+        return nn.Identity()
+    if config.scaling == "log":
+        return LogScale(size)
+    mean, std = statistics or (torch.zeros(size), torch.ones(size))
+    return Standardise(mean, std)
+
+
+def _views(config: ModelConfig) -> list[View]:
+    views: list[View] = [weighted_adjacency_view if config.weighted else adjacency_view]
+    if config.attribute_size:
+        views.append(attribute_view)
+    if config.edge_attribute_size:
+        views.append(edge_attribute_view)
+    return views
+
+
+def _head(config: ModelConfig) -> nn.Module:
+    p = config.latent_vertices
+    widths = [p]  # entries of one latent vertex in each view
+    if config.attribute_size:
+        widths.append(config.attribute_size)
+    if config.edge_attribute_size:
+        widths.append(p * config.edge_attribute_size)
+    if config.head == "conv":
+        return ConvHead(widths, p, config.outputs, final=config.head_final)
+    sizes = [p * width for width in widths]
+    return MLPHead(sizes, config.outputs, config.head_hidden, config.head_final)

@@ -1,0 +1,151 @@
+"""Soft permutations: each vertex of a graph assigned, softly, to P latent vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+
+from softperm.transport import sinkhorn, softmax
+
+Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
+"""The function f of the paper: scores of vertices against latent vertices."""
+
+
+def relu_inner_product(
+    q: Float[Tensor, "V H"], latent: Float[Tensor, "P H"]
+) -> Float[Tensor, "V P"]:
+    r"""The paper's comparison: :math:`S = \text{ReLU}(\tilde Q W^\top)`."""
+    return torch.relu(q @ latent.mT)
+
+
+def structure(batch: Batch) -> Float[Tensor, "V S"]:
+    """The structural features of a batch's vertices."""
+    return batch.structure
+
+
+def attributes(batch: Batch) -> Float[Tensor, "V F"]:
+    """The attributes of a batch's vertices."""
+    return batch.x
+
+
+def structure_and_attributes(batch: Batch) -> Float[Tensor, "V SF"]:
+    """Structural features beside attributes."""
+    return torch.cat([batch.structure, batch.x], dim=1)
+
+
+class Sinkhorn(nn.Module):
+    """The normaliser of the paper: rows and columns of the plan have given masses.
+
+    Args:
+        iterations: at most how many; the paper's number is 100.
+        tolerance: early stop; see :func:`softperm.transport.sinkhorn`.
+        gradient: see :func:`softperm.transport.sinkhorn`.
+    """
+
+    def __init__(
+        self, iterations: int = 100, tolerance: float | None = None, gradient: str = "auto"
+    ) -> None:
+        super().__init__()
+        self.iterations, self.tolerance, self.gradient = iterations, tolerance, gradient
+
+    def forward(self, scores: Tensor, ptr: Tensor, **rows: Tensor | None) -> Tensor:
+        """The transport plan (V, P) of scores (V, P)."""
+        return sinkhorn(
+            scores,
+            ptr,
+            iterations=self.iterations,
+            tolerance=self.tolerance,
+            gradient=self.gradient,
+            **rows,
+        )
+
+
+class Softmax(nn.Module):
+    """The normaliser without column masses: each vertex chooses by itself."""
+
+    def forward(self, scores: Tensor, ptr: Tensor, **rows: Tensor | None) -> Tensor:
+        """The softmax (V, P) of scores (V, P)."""
+        return softmax(scores, ptr, **rows)
+
+
+class SoftPermutation(nn.Module):
+    r"""Learns D (vertices × latent vertices) from one kind of vertex features.
+
+    .. math::
+        \tilde Q = \text{encoder}(Q), \quad S = f(\tilde Q, W), \quad D = \text{transport}(S)
+
+    Args:
+        encoder: turns features (V, F) into hidden vectors (V, H).
+        latent_vertices: number P of latent vertices, the rows of W.
+        hidden: size H of the encoder's output and of W's rows.
+        features: which features of a batch the encoder reads.
+        capacity: number n of vertices to which the paper pads every graph; None for no padding.
+            A graph larger than it is taken at its own size.
+        dustbin: whether vertices and latent vertices may stay unmatched (π-GNN-d).
+        compare: the function f.
+        normaliser: turns scores into a plan.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        latent_vertices: int,
+        hidden: int,
+        *,
+        features: Callable[[Batch], Tensor] = structure,
+        capacity: int | None = None,
+        dustbin: bool = False,
+        compare: Compare = relu_inner_product,
+        normaliser: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if latent_vertices < 1:
+            raise ValueError(f"there must be at least 1 latent vertex; got {latent_vertices}")
+        self.encoder = encoder
+        self.features = features
+        self.capacity = capacity
+        self.compare = compare
+        self.normaliser = normaliser or Sinkhorn()
+        self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))
+        self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
+        nn.init.kaiming_uniform_(self.latent, a=5**0.5)  # as torch initialises a linear layer
+
+    def forward(self, batch: Batch) -> Float[Tensor, "V P"]:
+        """The soft permutation of each graph of a batch, vertices laid end to end."""
+        x = self.features(batch).to(self.latent.dtype)
+        x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): the padding vertex, all zeros
+        q = self.encoder(x, batch.edge_index, batch.ptr)  # (V + 1, H)
+        scores = self.compare(q, self.latent)  # (V + 1, P)
+        if scores.dtype in {torch.float16, torch.bfloat16}:
+            scores = scores.float()  # the transport needs float32's range and precision
+        padding = {} if self.capacity is None else self._padding(scores, batch.ptr)
+        return self.normaliser(scores[:-1], batch.ptr, dustbin=self.dustbin, **padding)
+
+    def _padding(self, scores: Tensor, ptr: Int[Tensor, " B1"]) -> dict[str, Tensor]:
+        """All padding vertices of a graph as one row that carries their mass."""
+        mass = (self.capacity - ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
+        return {"padding": scores[-1], "padding_mass": mass}
+
+
+class MixedPermutation(nn.Module):
+    r"""Two permutations of the same graph as one: :math:`\sigma(\alpha) D^{adj} + (1 - \sigma(\alpha)) D^{att}`.
+
+    Args:
+        adjacency: the permutation learnt from structure.
+        attributes: the permutation learnt from attributes.
+    """
+
+    def __init__(self, adjacency: SoftPermutation, attributes: SoftPermutation) -> None:
+        super().__init__()
+        self.adjacency = adjacency
+        self.attributes = attributes
+        self.alpha = nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: Batch) -> Float[Tensor, "V P"]:
+        """The mixed soft permutation of each graph of a batch."""
+        share = torch.sigmoid(self.alpha)
+        return share * self.adjacency(batch) + (1 - share) * self.attributes(batch)

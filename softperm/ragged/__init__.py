@@ -1,0 +1,57 @@
+"""Linear algebra on graphs laid end to end: cost follows real vertices and edges, never padding.
+
+Three operators, closed under differentiation, each one call for all graphs of all models:
+:func:`propagate` multiplies by the sparse adjacency, :func:`pool` multiplies two ragged matrices
+into one small matrix per graph, :func:`spread` is the adjoint of the latter.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from softperm.ragged.operators import pool_op, propagate_op, spread_op
+
+__all__ = ["pool", "propagate", "spread"]
+
+
+def propagate(
+    x: Float[Tensor, "V F"],
+    edge_index: Int[Tensor, "2 E"],
+    edge_weight: Float[Tensor, " E"] | None = None,
+    *,
+    canonical: bool = False,
+) -> Float[Tensor, "V F"]:
+    r"""Multiplies by the adjacency matrix: :math:`y_i = \sum_{(i, j) \in E} w_{ij} x_j`.
+
+    Args:
+        x: a vector for each vertex.
+        edge_index: directed edges (i, j): row i of the adjacency matrix, column j.
+        edge_weight: weight of each edge, 1 by default; carries no gradient.
+        canonical: promises that edges are sorted by row and symmetric, weights included, as
+            :mod:`softperm.graphs` makes them, which saves sorting them twice.
+
+    Returns:
+        A vector for each vertex.
+    """
+    if edge_weight is None:
+        edge_weight = x.new_ones(edge_index.shape[1])
+    edge_weight = edge_weight.detach().to(x.dtype)
+    if not canonical:
+        order = edge_index[0].argsort(stable=True)
+        edge_index, edge_weight = edge_index[:, order], edge_weight[order]
+    return propagate_op(x, edge_index, edge_weight, canonical)
+
+
+def pool(
+    left: Float[Tensor, "V P"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
+) -> Float[Tensor, "B P F"]:
+    """One product per graph: the transpose of its rows of ``left`` times its rows of ``right``."""
+    return pool_op(left, right, ptr[None])[0]
+
+
+def spread(
+    small: Float[Tensor, "B P F"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
+) -> Float[Tensor, "V P"]:
+    """Each vertex's vector times its graph's matrix; zero for a vertex outside every graph."""
+    return spread_op(small[None], right, ptr[None])

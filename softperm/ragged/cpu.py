@@ -1,0 +1,79 @@
+"""The ragged products on the CPU: numba, parallel over graphs or rows, no temporaries."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+FAST = {"contract", "reassoc", "nsz"}
+
+# The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
+
+
+@numba.njit(parallel=True, cache=True, fastmath=FAST)
+@no_type_check
+def _pool(left, right, begin, end, out):
+    for g in numba.prange(len(begin)):
+        for v in range(begin[g], end[g]):
+            for p in range(left.shape[1]):
+                scale = left[v, p]
+                for f in range(right.shape[1]):
+                    out[g, p, f] += scale * right[v, f]
+
+
+@numba.njit(parallel=True, cache=True, fastmath=FAST)
+@no_type_check
+def _spread(small, right, begin, end, out):
+    for g in numba.prange(len(begin)):
+        for v in range(begin[g], end[g]):
+            for f in range(right.shape[1]):
+                scale = right[v, f]
+                for p in range(out.shape[1]):
+                    out[v, p] += scale * small[g, f, p]
+
+
+@numba.njit(parallel=True, cache=True, fastmath=FAST)
+@no_type_check
+def _propagate(x, row_ptr, col, weight, out):
+    for v in numba.prange(len(row_ptr) - 1):
+        for e in range(row_ptr[v], row_ptr[v + 1]):
+            scale = weight[e]
+            for f in range(x.shape[1]):
+                out[v, f] += scale * x[col[e], f]
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().numpy()
+
+
+def _spans(ptr: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Where each graph m · B + b begins and ends."""
+    return _array(ptr[:, :-1].flatten()), _array(ptr[:, 1:].flatten())
+
+
+def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    """See :func:`softperm.ragged.pool`; ``ptr`` is (M, B + 1)."""
+    m, b1 = ptr.shape
+    out = left.new_zeros(m * (b1 - 1), left.shape[1], right.shape[1])
+    _pool(_array(left), _array(right), *_spans(ptr), out.numpy())
+    return out.unflatten(0, (m, b1 - 1))
+
+
+def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    """See :func:`softperm.ragged.spread`; ``small`` is (M, B, P, F), ``ptr`` is (M, B + 1)."""
+    out = right.new_zeros(len(right), small.shape[2])
+    _spread(_array(small.flatten(0, 1).mT), _array(right), *_spans(ptr), out.numpy())
+    return out
+
+
+def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor, symmetric: bool) -> Tensor:
+    """See :func:`softperm.ragged.propagate`; edges are sorted by row."""
+    out = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    vertices = torch.arange(len(x) + 1, device=x.device)
+    row_ptr = torch.searchsorted(edge_index[0].contiguous(), vertices)
+    _propagate(_array(x), _array(row_ptr), _array(edge_index[1]), _array(edge_weight), out.numpy())
+    return out

@@ -1,0 +1,34 @@
+"""Ctrl-C as a request that the training loop answers between two steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within the block the first Ctrl-C only sets a flag; a second one interrupts at once.
+
+    Outside the main thread, where signals do not arrive, the flag is never set.
+
+    Yields:
+        A function that tells whether Ctrl-C was pressed.
+    """
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+
+    def on_signal(number, frame):
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

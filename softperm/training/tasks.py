@@ -1,0 +1,175 @@
+"""Tasks: what a network's outputs mean, how they are penalised, and how they are scored.
+
+A target may be missing (NaN): it then counts neither in the loss nor in the score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor
+
+
+class Task(Protocol):
+    """The contract between data, network and report."""
+
+    @property
+    def outputs(self) -> int:
+        """Number C of outputs that the network needs."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """Name of the score."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Direction of the score."""
+        ...
+
+    def losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of each target, and whether the target is there; both (B,) or (B, T)."""
+        ...
+
+    def score(self, outputs: Tensor, y: Tensor) -> float:
+        """The score of outputs for all graphs of a set."""
+        ...
+
+
+def mean_loss(task: Task, outputs: Tensor, y: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Mean loss over the targets that are there.
+
+    Args:
+        task: gives the losses.
+        outputs: the network's outputs (B, C).
+        y: targets (B,) or (B, T).
+        keep: which graphs count (B,); all by default.
+    """
+    losses, there = task.losses(outputs, y)
+    if keep is not None:
+        there = there & keep.view(-1, *[1] * (there.ndim - 1))
+    return torch.where(there, losses, 0.0).sum() / there.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Classification:
+    """One class of several: cross-entropy, accuracy.
+
+    Attributes:
+        classes: how many.
+    """
+
+    classes: int
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+
+    @property
+    def outputs(self) -> int:
+        """One output per class."""
+        return self.classes
+
+    def losses(
+        self, outputs: Float[Tensor, "B C"], y: Int[Tensor, " B"]
+    ) -> tuple[Float[Tensor, " B"], Tensor]:
+        """Cross-entropy of each graph."""
+        chosen = outputs.log_softmax(dim=1).gather(1, y[:, None])[:, 0]
+        return -chosen, torch.ones_like(y, dtype=torch.bool)
+
+    def score(self, outputs: Float[Tensor, "B C"], y: Int[Tensor, " B"]) -> float:
+        """Share of graphs whose class is right."""
+        return float((outputs.argmax(dim=1) == y).double().mean())
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """Several yes-or-no questions per graph, some unanswered: binary cross-entropy.
+
+    Attributes:
+        labels: how many questions.
+        metric: ``roc_auc`` or ``average_precision``, averaged over the questions that have both
+            answers, as OGB does.
+    """
+
+    labels: int
+    metric: str = "roc_auc"
+    higher_is_better: bool = True
+
+    @property
+    def outputs(self) -> int:
+        """One output per question."""
+        return self.labels
+
+    def losses(
+        self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]
+    ) -> tuple[Float[Tensor, "B T"], Tensor]:
+        """Binary cross-entropy of each answer."""
+        there = ~y.isnan()
+        target = torch.nan_to_num(y).to(outputs.dtype)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits
+        return loss(outputs, target, reduction="none"), there
+
+    def score(self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]) -> float:
+        """The metric averaged over questions; NaN if no question has both answers."""
+        measure = {"roc_auc": roc_auc_score, "average_precision": average_precision_score}
+        scores = []
+        for output, target in zip(outputs.double().cpu().T, y.cpu().T, strict=True):
+            there = ~target.isnan()
+            answers = target[there]
+            if bool((answers == 0).any()) and bool((answers == 1).any()):
+                scores.append(measure[self.metric](answers.numpy(), output[there].numpy()))
+        return float(np.mean(scores)) if scores else float("nan")
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Numbers: squared error on standardised targets, absolute error in the targets' own units.
+
+    Attributes:
+        mean: mean of each target over the training graphs.
+        std: standard deviation of each target over the training graphs.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    metric: str = "mae"
+    higher_is_better: bool = False
+
+    @classmethod
+    def of(cls, y: Float[Tensor, "B T"]) -> Regression:
+        """The task of the given training targets."""
+        values = y.double().cpu().numpy()
+        std = np.nanstd(values, axis=0)
+        std = np.where(std > 0, std, 1.0)
+        return cls(tuple(np.nanmean(values, axis=0).tolist()), tuple(std.tolist()))
+
+    @property
+    def outputs(self) -> int:
+        """One output per target."""
+        return len(self.mean)
+
+    def losses(
+        self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]
+    ) -> tuple[Float[Tensor, "B T"], Tensor]:
+        """Squared error of each standardised target."""
+        there = ~y.isnan()
+        mean, std = self._statistics(y)
+        target = ((torch.nan_to_num(y) - mean) / std).to(outputs.dtype)
+        return (outputs - target).square(), there
+
+    def decode(self, outputs: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """Outputs in the targets' own units."""
+        mean, std = self._statistics(outputs.double())
+        return outputs * std + mean
+
+    def score(self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]) -> float:
+        """Mean absolute error over the targets that are there."""
+        return float((self.decode(outputs) - y).abs().nanmean())
+
+    def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        return like.new_tensor(self.mean), like.new_tensor(self.std)

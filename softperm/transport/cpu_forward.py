@@ -1,0 +1,169 @@
+"""Sinkhorn's iteration on CPU, problem by problem."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from softperm.transport.lanes import (
+    WIDTH,
+    fill,
+    load,
+    log,
+    maximum,
+    minimum,
+    narrow,
+    next_ticket,
+    peak,
+    splat,
+    store,
+    trough,
+    where_less,
+    widen,
+)
+from softperm.transport.passes import gather, log_columns, masses, rebase, scale
+
+SAFE = 20.0
+"""Potentials this far from the base are still scaled without exponentials: e^20 = 5e8."""
+
+STARVED = 1e-22
+"""Share of a problem's mass below which a column sum is not trusted: what float32 has lost below
+its smallest number, e^20 times scaled, is less than 1e-29 of the mass."""
+
+NEAR, FAR, LOST = range(3)
+"""What a column update does: stay near the base, leave it, or fail for want of digits."""
+
+
+@njit(cache=True, nogil=True)
+def forward(
+    ticket, order, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
+    limit, tolerance, noise, plan, history, used, error,
+):  # fmt: skip
+    """Solves the problems in ``order``, largest first; many threads may share one ``ticket``.
+
+    Args:
+        ticket: (1,) zero; counts the problems that were begun.
+        order: which problems, numbered m · B + b, and at least one.
+        limit: at most how many iterations, for each problem (M, B).
+        tolerance: see the reference; below 0 a problem never stops early.
+        noise: error at which rounding hides the rate of convergence, so that a problem stops.
+        plan, history, used, error: written; see ``cpu.forward``.
+    """
+    problems, c = column_mass.shape[1:]
+    m, g = order[0] // problems, order[0] % problems
+    n = (ptr[m, g + 1] - ptr[m, g] + extra.shape[1] + WIDTH - 1) // WIDTH * WIDTH
+    wide = (c + WIDTH - 1) // WIDTH * WIDTH
+    s, kernel = np.empty(n * c, scores.dtype), np.empty(n * c, scores.dtype)
+    a, x, u = np.empty(n, scores.dtype), np.empty(n, scores.dtype), np.empty(n)
+    b, log_b, base, v, sums, proposal = np.zeros((6, wide))
+    y, partial = np.ones(wide, scores.dtype), np.zeros(wide * WIDTH, scores.dtype)
+    while True:
+        turn = next_ticket(ticket)
+        if turn >= len(order):
+            return
+        m, g = order[turn] // problems, order[turn] % problems
+        blocks = masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b)
+        if blocks == 0:  # as in the reference: nothing to move, so nothing is wrong
+            used[m, g], error[m, g] = 1, 0.0
+            history[m, g, 0] = 0.0
+            continue
+        gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s)
+        used[m, g], error[m, g] = _solve(
+            blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
+            limit[m, g], tolerance, noise, history[m, g],
+        )  # fmt: skip
+        _write_plan(ptr[m, g], ptr[m, g + 1], c, kernel, x, y, plan)
+
+
+@njit(cache=True)
+def _write_plan(begin, end, c, kernel, x, y, plan):
+    """The vertices' rows of xᵢ Kᵢₖ yₖ."""
+    for i in range(end - begin):
+        first = i // WIDTH * c * WIDTH + i % WIDTH
+        for k in range(plan.shape[1]):
+            plan[begin + i, k] = kernel[first + k * WIDTH] * y[k] * x[i]
+
+
+@njit(cache=True)
+def _solve(
+    blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
+    limit, tolerance, noise, history,
+):  # fmt: skip
+    """Runs one problem; leaves the plan as x, K and y. Returns iterations used and error left."""
+    mass = 0.0
+    for i in range(blocks * WIDTH):
+        mass += a[i]
+        u[i] = 0.0 if a[i] > 0 else -np.inf
+    log_columns(blocks, c, s, u, log_b, sums, v)
+    used, error, change = 0, np.inf, FAR
+    while True:
+        if change == NEAR:
+            scale(blocks, c, True, kernel, y, a, x, sums, partial)
+        else:
+            base[:] = v
+            y[:] = 1.0
+            x[:] = a
+            rebase(blocks, c, s, base, a, kernel, u, sums, partial)
+        for k in range(c):
+            history[used, k] = v[k]
+        used += 1
+        before = error
+        error, change = _propose(b, sums, y, STARVED * mass, proposal)
+        if used == limit or _stops(error, before, tolerance, noise):
+            return used, error
+        if change == LOST:
+            for i in range(0, blocks * WIDTH, WIDTH):
+                store(u, i, log(widen(load(x, i))) - load(u, i))
+            log_columns(blocks, c, s, u, log_b, sums, v)
+        elif not _accept(change == NEAR, proposal, base, y, v) and tolerance >= 0:
+            return used, error  # the rounded weights stay as they are, and so would all the rest
+
+
+@njit(cache=True, error_model="numpy", forceinline=True)
+def _propose(b, sums, y, floor, proposal):
+    """Weights b / sums; returns the columns' relative error and what the update would mean."""
+    zero, one, top = splat(0.0), splat(1.0), splat(np.inf)
+    error, low, high, least = zero, one, one, top
+    for k in range(0, len(b), WIDTH):
+        mass, held = load(b, k), load(sums, k)
+        weight = where_less(zero, mass, mass / held, one)
+        store(proposal, k, where_less(zero, mass, weight, zero))
+        gap = where_less(zero, mass, widen(load(y, k)) / weight - one, zero)
+        error = maximum(error, maximum(gap, zero - gap))
+        low, high = minimum(low, weight), maximum(high, weight)
+        least = minimum(least, where_less(zero, mass, held, top))
+    change = NEAR
+    if not trough(least) > floor:
+        change = LOST
+    elif peak(high) > math.exp(SAFE) or trough(low) < math.exp(-SAFE):
+        change = FAR
+    return peak(error), change
+
+
+@njit(cache=True, forceinline=True)
+def _accept(near, proposal, base, y, v):
+    """Potentials v = base + log of the weights; weights if ``near``. Returns if anything moves."""
+    like = load(y, 0)
+    moved = fill(like, 0.0 if near else 1.0)
+    for k in range(0, len(v), WIDTH):
+        weight = load(proposal, k)
+        store(v, k, load(base, k) + log(weight))
+        if near:
+            rounded = narrow(weight, like)
+            step = rounded - load(y, k)
+            moved = maximum(moved, maximum(step, fill(like, 0.0) - step))
+            store(y, k, rounded)
+    return peak(moved) > 0
+
+
+@njit(cache=True, error_model="numpy")
+def _stops(error, before, tolerance, noise):
+    """Whether the change that is left, as a geometric series of errors, is not above tolerance."""
+    if error <= noise:
+        return True
+    rate = error / before if before > 0 else 0.0
+    if rate >= 1:
+        return error <= 0
+    return error * max(1.0, rate / (1 - rate)) <= tolerance

@@ -1,0 +1,283 @@
+"""The transport on CUDA devices: fused forward and backward in Triton.
+
+Every launch covers all problems of all models, and every problem is solved by one of them, which
+its number of rows decides on the device: nothing waits for the host, so the calls can be captured
+in a CUDA graph. Problems that fit on chip are read once and written once (``gpu_chip``); larger
+ones are divided among groups of programs (``gpu_stream``). There are no atomic sums: the same
+inputs give the same bits.
+
+Sums are formed in the type of the scores. Potentials and what goes into an exponential are float64,
+so that scores in the tens of thousands keep their differences.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+LANES = 8
+"""Columns side by side in a warp; see ``gpu_tiles``."""
+
+GROUP = 32
+"""Programs that share a large problem, at most."""
+
+MOST_COLUMNS = 8192
+"""Columns of which one row still fits a tile."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shape of the tiles of a launch: entries of float32, half as many of float64, and warps."""
+
+    entries: int
+    warps: int
+
+
+CHIP = (Tile(2048, 2), Tile(16384, 16))
+"""Tiles of problems that fit on chip, 32 entries a thread: 64 and 512 rows at up to 32 columns."""
+
+STREAM = Tile(8192, 8)
+"""Tiles of larger problems."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the problems of a call are laid out in tiles.
+
+    Attributes:
+        models: number of models, M.
+        problems: number of problems of all models, M · B.
+        columns: number of columns with the dustbin, C.
+        extra: number of extra rows, R.
+        groups: tiles hold LANES · groups columns.
+        chip: rows and warps of the launches on chip, ascending.
+        stream: rows and warps of the launch for larger problems.
+        programs: programs of that launch; 0 if there can be no larger problems.
+        slots: parts of larger problems there can be, at most.
+    """
+
+    models: int
+    problems: int
+    columns: int
+    extra: int
+    groups: int
+    chip: tuple[tuple[int, int], ...]
+    stream: tuple[int, int]
+    programs: int
+    slots: int
+
+
+def forward(
+    scores: Float[Tensor, "V P"],
+    ptr: Int[Tensor, "M B1"],
+    row_mass: Float[Tensor, " V"],
+    column_mass: Float[Tensor, "M B C"],
+    extra: Float[Tensor, "M R C"],
+    extra_mass: Float[Tensor, "M B R"],
+    bin_score: Float[Tensor, " M"],
+    iterations: int,
+    tolerance: float,
+) -> tuple[
+    Float[Tensor, "V P"], Float[Tensor, "M B T C"], Int[Tensor, "M B"], Float[Tensor, "M B"]
+]:
+    """Plans of all problems; see :class:`softperm.transport.problem.Problem` for the arrays.
+
+    Args:
+        scores: score of each vertex for each latent vertex.
+        ptr: where each problem's vertices begin and end, for each model.
+        row_mass: mass of each vertex's row.
+        column_mass: mass of each column.
+        extra: scores of the extra rows.
+        extra_mass: mass of the extra rows.
+        bin_score: score of the dustbin column.
+        iterations: at most how many.
+        tolerance: when to stop early; in float32 the rule allows for rounding noise (see
+            ``gpu_tiles.judge``).
+
+    Returns:
+        The plan, the float64 column potentials after each iteration that was run, the iterations
+        used, and the largest relative column error that is left.
+    """
+    from softperm.transport.gpu_chip import forward_chip
+    from softperm.transport.gpu_stream import forward_stream
+
+    inputs = _contiguous(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
+    scores = inputs[0]
+    layout = _layout(scores, column_mass, extra)
+    m, b, c = column_mass.shape
+    plan = torch.zeros_like(scores)
+    history = scores.new_empty(m, b, iterations, c, dtype=torch.float64)
+    used = scores.new_empty(m, b, dtype=torch.int32)
+    error = scores.new_empty(m, b)
+    outputs = (plan, history, used, error)
+    if layout.problems:
+        with _on(scores):
+            _launch_chip(
+                forward_chip, layout, scores, (*inputs, *outputs), (iterations, float(tolerance))
+            )
+            if layout.programs:
+                scratch = _scratch(layout, scores, plan)
+                _launch_stream(
+                    forward_stream, layout, scores, (*inputs, *outputs, *scratch),
+                    (iterations, float(tolerance)),
+                )  # fmt: skip
+    return outputs
+
+
+def backward(
+    grad_plan: Float[Tensor, "V P"],
+    plan: Float[Tensor, "V P"],
+    scores: Float[Tensor, "V P"],
+    ptr: Int[Tensor, "M B1"],
+    row_mass: Float[Tensor, " V"],
+    column_mass: Float[Tensor, "M B C"],
+    extra: Float[Tensor, "M R C"],
+    extra_mass: Float[Tensor, "M B R"],
+    bin_score: Float[Tensor, " M"],
+    history: Float[Tensor, "M B T C"],
+    used: Int[Tensor, "M B"],
+    error: Float[Tensor, "M B"],
+    tolerance: float,
+    gradient: int,
+) -> tuple[Float[Tensor, "V P"], Float[Tensor, "M B R C"], Float[Tensor, "M B"]]:
+    """Gradients with respect to scores, and per problem to the extra rows and the bin score.
+
+    Args:
+        grad_plan: gradient with respect to the plan.
+        plan: the plan; it is formed anew from ``history``, which is more exact.
+        scores: as for :func:`forward`, like the next six.
+        ptr: where each problem's vertices begin and end, for each model.
+        row_mass: mass of each vertex's row.
+        column_mass: mass of each column.
+        extra: scores of the extra rows.
+        extra_mass: mass of the extra rows.
+        bin_score: score of the dustbin column.
+        history: from :func:`forward`, like the next two.
+        used: iterations used.
+        error: error left.
+        tolerance: with which the problems were solved.
+        gradient: 1 for that of the truncated iteration, 2 for that of the fixed point, where the
+            series for it converges; 0 for the fixed point's where a problem stopped early at a
+            tolerance below 1e-3.
+
+    Returns:
+        The gradients, 0 for vertices outside every problem or without mass.
+    """
+    from softperm.transport.gpu_chip import backward_chip
+    from softperm.transport.gpu_stream_backward import backward_stream
+
+    inputs = _contiguous(
+        grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used
+    )
+    scores = inputs[1]
+    layout = _layout(scores, column_mass, extra)
+    m, b, c = column_mass.shape
+    iterations = history.shape[2]
+    d_scores = torch.zeros_like(scores)
+    d_extra = scores.new_empty(m, b, layout.extra, c)
+    d_bin = scores.new_zeros(m, b)
+    outputs = (d_scores, d_extra, d_bin)
+    implicit = {0: int(tolerance < 1e-3), 1: 0, 2: 2}[gradient]
+    if layout.problems:
+        with _on(scores):
+            _launch_chip(
+                backward_chip, layout, scores, (*inputs, *outputs), (iterations, implicit)
+            )
+            if layout.programs:
+                scratch = _scratch(layout, scores, d_scores)
+                trail = scores.new_empty(layout.programs * iterations * layout.groups * LANES)
+                _launch_stream(
+                    backward_stream, layout, scores, (*inputs, *outputs, *scratch, trail),
+                    (iterations, implicit),
+                )  # fmt: skip
+    return outputs
+
+
+def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor) -> Layout:
+    """Chooses tiles by what is known without asking the device: shapes and type."""
+    m, b, c = column_mass.shape
+    v, r = scores.shape[0], extra.shape[1]
+    if c > MOST_COLUMNS:
+        raise ValueError(
+            f"a GPU transports to at most {MOST_COLUMNS} columns, dustbin included; got {c}; "
+            "use backend='reference'"
+        )
+    groups = 1 << max(0, -(-c // LANES) - 1).bit_length()
+    share = scores.element_size() // 4
+    sized = [(t.entries // share // (groups * LANES), t.warps) for t in (*CHIP, STREAM)]
+    chip = tuple((rows, warps) for rows, warps in sized[:-1] if rows > r)
+    lower = chip[-1][0] if chip else -1
+    larger = min(m * b, v // (lower - r + 1)) if lower >= r else m * b
+    programs = _multiprocessors(scores.device) if larger else 0
+    return Layout(
+        models=m,
+        problems=m * b,
+        columns=c,
+        extra=r,
+        groups=groups,
+        chip=chip,
+        stream=(max(1, sized[-1][0]), sized[-1][1]),
+        programs=programs,
+        slots=programs + larger,
+    )
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    """Programs that are on the device at once; 1 off the GPU, where Triton's interpreter runs."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _launch_chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> None:
+    """Launches once for each size of tile that some problem may need."""
+    v, p = scores.shape
+    b = layout.problems // layout.models
+    lower = -1
+    for rows, warps in layout.chip:
+        if lower < v + layout.extra:
+            kernel[(layout.problems,)](
+                *arrays, b, p, *settings, lower,
+                layout.groups, rows, LANES, layout.extra, layout.columns - p,
+                scores.dtype == torch.float64, num_warps=warps,
+            )  # fmt: skip
+        lower = rows
+
+
+def _launch_stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> None:
+    """Launches groups of programs for the problems that do not fit on chip."""
+    v, p = scores.shape
+    rows, warps = layout.stream
+    kernel[(layout.programs,)](
+        *arrays, layout.problems, layout.problems // layout.models, v, p, *settings,
+        layout.chip[-1][0] if layout.chip else -1,
+        layout.groups, rows, LANES, layout.extra, layout.columns - p,
+        scores.dtype == torch.float64, GROUP, num_warps=warps, launch_cooperative_grid=True,
+    )  # fmt: skip
+
+
+def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for large problems: their K, the board where groups exchange, counters of arrivals."""
+    v, p = scores.shape
+    if layout.extra or layout.columns > p:
+        kernel = scores.new_empty(v + layout.problems * layout.extra, layout.columns)
+    else:
+        kernel = result  # K has the shape of the result, which is written last
+    board = scores.new_empty(2 * layout.slots * layout.groups * LANES, dtype=torch.float64)
+    counter = scores.new_zeros(layout.problems, dtype=torch.int32)
+    return kernel, board, counter
+
+
+def _contiguous(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t.contiguous() for t in tensors)
+
+
+def _on(scores: Tensor):
+    """Makes the device of the scores current: launches go to the current one."""
+    return torch.cuda.device(scores.device) if scores.is_cuda else nullcontext()

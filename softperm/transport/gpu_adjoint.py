@@ -1,0 +1,144 @@
+"""The gradient of the transport on one tile: the truncated iteration backwards, and its limit."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from softperm.transport.gpu_tiles import (
+    LOWEST,
+    NEVER,
+    column_ids,
+    largest,
+    load_scores,
+    over_columns,
+    over_rows,
+    row_ids,
+    row_potential,
+    row_softmax,
+    scale_rows,
+    shares,
+    since,
+    smallest,
+    unit_potential,
+)
+
+
+@triton.jit
+def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
+    """The plan times its gradient, and the sums of that over the columns.
+
+    A row's sum is fixed, so the gradient is as good as less its value where the row's plan is
+    largest. Without that, what a nearly hard plan leaves of it would drown in rounding.
+    """
+    row = row_ids(N)
+    col = column_ids(J, L)
+    g = tl.load(grad + row * P + col, mask=(row < n) & (col < P), other=0.0)
+    top = tl.max(tl.max(k, 0, keep_dims=True), 2, keep_dims=True)
+    there = tl.where(k == top, g, -NEVER)
+    ds = k * a * (g - tl.max(tl.max(there, 0, keep_dims=True), 2, keep_dims=True))
+    return ds, over_columns(ds)
+
+
+@triton.jit
+def spread(beta, per_b):
+    """Range of β over the columns with mass. It does not see a constant added to all of them."""
+    alive = per_b > 0
+    return largest(tl.where(alive, beta, -NEVER)) - smallest(tl.where(alive, beta, NEVER))
+
+
+@triton.jit
+def rest_of_series(now, before):
+    """What is left of a geometric series whose last two terms these are; at least the last."""
+    fall = before - now
+    rest = tl.where(fall > 0, now * tl.maximum(now / tl.where(fall > 0, fall, 1.0), 1.0), NEVER)
+    return tl.where(now > 0, rest, 0.0)
+
+
+@triton.jit
+def neumann(k, a, gv, per_b, t, WIDE: tl.constexpr):
+    """Multipliers of the columns' constraints at the fixed point: Σ_s β_s, β_{s+1} = Kᵀ a K β_s / b.
+
+    The series is summed until its rest is small beside its first term. What a constant in β adds
+    to the gradient cancels against the rows' multipliers, so only the range of β counts.
+
+    Returns:
+        The sum (J, 1, L), and whether the series converged within 10 · t terms.
+    """
+    SOLVED: tl.constexpr = 1e-13 if WIDE else 1e-6
+    beta = gv * per_b
+    total = tl.zeros_like(beta)
+    first = spread(beta, per_b)
+    now = first
+    rest = tl.where(first > 0, NEVER, 0.0).to(first.dtype)
+    terms = tl.minimum(10 * t, 1000)
+    while (rest > SOLVED * first) & (terms > 0):
+        total += beta
+        beta = over_rows(k * (a * over_columns(k * beta))) * per_b
+        before = now
+        now = spread(beta, per_b)
+        rest = rest_of_series(now, before)
+        terms -= 1
+    return total, rest <= SOLVED * first
+
+
+@triton.jit
+def replay(
+    ds, k, a, alpha, gv, v, alive, per_b, scores, extra, bin_score, history, trail, t, n, P,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr, TRAIL: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the truncated iteration, recomputed backwards from the column potentials.
+
+    Iteration t is, in the adjoint, dS −= K ∘ (α yᵀ + x βᵀ) with y of iteration t, x of t − 1 and
+    β = y · gv / b; then α = −x · Kβ / (K y) and gv = −y · Kᵀα of t − 1. Where y is not safe in
+    linear space, K is formed anew at t − 1, and x βᵀ by exponentials. So is all of iteration 1,
+    before which u = 0. With TRAIL, gv of each iteration is read from ``trail``: then the tile need
+    not hold all rows.
+
+    Returns:
+        The gradient of the tile's scores, given its first term ``ds``: (J, N, L).
+    """
+    C = P + BIN
+    col = column_ids(J, L)
+    dtype: tl.constexpr = ds.dtype
+    y = tl.full([J, 1, L], 1.0, dtype)
+    v_next = tl.load(history + tl.maximum(t - 2, 0) * C + col, mask=col < C, other=0.0)
+    y_next, safe = since(v_next, v, alive, WIDE, dtype)
+    while t > 1:
+        while (t > 1) & safe:
+            v_next = tl.load(history + tl.maximum(t - 3, 0) * C + col, mask=col < C, other=0.0)
+            if TRAIL:
+                gv_next = tl.load(trail + (t - 2) * J * L + col)
+            beta = gv * y * per_b
+            per_r = scale_rows(k, y_next, 1.0)
+            x = a * per_r
+            ds -= k * (alpha * y + x * beta)
+            alpha = -x * per_r * over_columns(k * beta)
+            y = y_next
+            if TRAIL:
+                gv = gv_next
+            else:
+                gv = -y * over_rows(k * alpha)
+            y_next, safe = since(v_next, v, alive, WIDE, dtype)
+            t -= 1
+        if t > 1:
+            s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+            v_this = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
+            v = tl.load(history + (t - 2) * C + col, mask=col < C, other=LOWEST)
+            ds -= k * (alpha * y)
+            k, lse = row_softmax(s, v)
+            share = gv * shares(s, row_potential(lse, a), v_this, per_b)
+            ds -= share
+            alpha = -over_columns(share)
+            y = tl.full([J, 1, L], 1.0, dtype)
+            if TRAIL:
+                gv = tl.load(trail + (t - 2) * J * L + col)
+            else:
+                gv = -over_rows(k * alpha)
+            v_next = tl.load(history + tl.maximum(t - 3, 0) * C + col, mask=col < C, other=0.0)
+            y_next, safe = since(v_next, v, alive, WIDE, dtype)
+            t -= 1
+    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+    v_this = tl.load(history + col, mask=col < C, other=LOWEST)
+    return ds - k * (alpha * y) - gv * shares(s, unit_potential(a), v_this, per_b)

@@ -1,0 +1,171 @@
+"""Transport problems that fit on chip: one program each, read once and written once.
+
+The kernel matrix K, the rows of exp(S + v) scaled to sum 1 at some potentials v, stays in registers.
+An iteration is then two sums of products, with scalings y of columns and x of rows:
+c = Kᵀx, y = b / c, x = a / (K y). Where that would not be safe (see ``judge``) the iteration is done
+in log space from the scores, which also takes the scalings so far into K.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from softperm.transport.gpu_adjoint import first_term, neumann, replay
+from softperm.transport.gpu_tiles import (
+    LOWEST,
+    NEVER,
+    column_ids,
+    column_potential,
+    column_sums,
+    judge,
+    load_column_mass,
+    load_row_mass,
+    load_scores,
+    over_columns,
+    over_rows,
+    row_ids,
+    row_potential,
+    row_softmax,
+    scale_rows,
+    unit_potential,
+)
+
+
+@triton.jit(do_not_specialize=["B", "P", "iterations", "lower"])
+def forward_chip(
+    scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
+    plan, history, used, error,
+    B, P, iterations, tolerance, lower,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Solves every problem of more than ``lower`` and at most N rows."""
+    problem = tl.program_id(0).to(tl.int64)
+    model = problem // B
+    start = tl.load(ptr + problem + model)
+    n = (tl.load(ptr + problem + model + 1) - start).to(tl.int32)
+    C = P + BIN
+    if (n + R > lower) & (n + R <= N):
+        _solve(
+            scores + start * P, row_mass + start, column_mass + problem * C,
+            extra + model * R * C, extra_mass + problem * R, bin_score + model,
+            plan + start * P, history + problem * iterations * C, used + problem, error + problem,
+            n, P, iterations, tolerance, J, N, L, R, BIN, WIDE,
+        )  # fmt: skip
+
+
+@triton.jit
+def _solve(
+    scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
+    n, P, iterations, tolerance,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """One problem: plan, column potentials of each iteration, iterations used, error left."""
+    C = P + BIN
+    col = column_ids(J, L)
+    row = row_ids(N)
+    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+    b, scale = load_column_mass(column_mass, C, J, L)
+    a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
+    top, total = column_sums(s, unit_potential(a))
+    b = tl.where(top > 0.5 * LOWEST, b, 0.0)  # a problem without rows is over at once
+    v = column_potential(top, total, b)
+    k, _ = row_softmax(s, v)
+    c = over_rows(k * a)
+    y = tl.full([J, 1, L], 1.0, s.dtype)
+    tl.store(history + col, v, mask=col < C)
+    t = 1
+    left, ahead, over, y_next, safe = judge(c, y, b, NEVER, NEVER, tolerance, WIDE)
+    going = (over == 0) & (t < iterations)
+    while going:
+        while going & safe:
+            y = y_next
+            c = over_rows(k * scale_rows(k, y, a))
+            tl.store(history + t * C + col, v + tl.log(y), mask=col < C)
+            t += 1
+            left, ahead, over, y_next, safe = judge(c, y, b, left, ahead, tolerance, WIDE)
+            going = (over == 0) & (t < iterations)
+        if going:
+            s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+            _, lse = row_softmax(s, v + tl.log(y))
+            top, total = column_sums(s, row_potential(lse, a))
+            v = column_potential(top, total, b)
+            k, _ = row_softmax(s, v)
+            c = over_rows(k * a)
+            y = tl.full([J, 1, L], 1.0, s.dtype)
+            tl.store(history + t * C + col, v, mask=col < C)
+            t += 1
+            left, ahead, over, y_next, safe = judge(c, y, b, left, ahead, tolerance, WIDE)
+            going = (over == 0) & (t < iterations)
+    x = scale_rows(k, y, a * scale)
+    tl.store(plan + row * P + col, k * y * x, mask=(row < n) & (col < P))
+    tl.store(used, t)
+    tl.store(error, left)
+
+
+@triton.jit(do_not_specialize=["B", "P", "iterations", "implicit", "lower"])
+def backward_chip(
+    grad, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
+    d_scores, d_extra, d_bin,
+    B, P, iterations, implicit, lower,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Gradient of every problem of more than ``lower`` and at most N rows.
+
+    ``implicit`` is 0 for never, 1 for problems that stopped early, 2 for all.
+    """
+    problem = tl.program_id(0).to(tl.int64)
+    model = problem // B
+    start = tl.load(ptr + problem + model)
+    n = (tl.load(ptr + problem + model + 1) - start).to(tl.int32)
+    C = P + BIN
+    if (n + R > lower) & (n + R <= N):
+        _gradient(
+            grad + start * P, scores + start * P, row_mass + start, column_mass + problem * C,
+            extra + model * R * C, extra_mass + problem * R, bin_score + model,
+            history + problem * iterations * C, used + problem,
+            d_scores + start * P, d_extra + problem * R * C, d_bin + problem,
+            n, P, iterations, implicit, J, N, L, R, BIN, WIDE,
+        )  # fmt: skip
+
+
+@triton.jit
+def _gradient(
+    grad, scores, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
+    d_scores, d_extra, d_bin, n, P, iterations, implicit,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """One problem: gradient of its vertices' scores, its extra rows' scores and its bin score."""
+    C = P + BIN
+    row = row_ids(N)
+    col = column_ids(J, L)
+    t = tl.load(used)
+    v = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
+    alive = v > 0.5 * LOWEST
+    b, scale = load_column_mass(column_mass, C, J, L)
+    per_b = tl.where(alive, 1.0 / tl.where(alive, b, 1.0), 0.0)
+    a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
+    k, _ = row_softmax(load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN), v)
+    ds, alpha = first_term(grad, k, a * scale, n, P, J, N, L)
+    gv = over_rows(ds - k * alpha)
+    solved = False
+    if (implicit == 2) | ((implicit == 1) & (t < iterations)):
+        total, solved = neumann(k, a, gv, per_b, t, WIDE)
+        if solved:
+            ds -= k * (alpha + a * (total - over_columns(k * total)))
+    if solved == 0:
+        ds = replay(
+            ds, k, a, alpha, gv, v, alive, per_b, scores, extra, bin_score, history, history,
+            t, n, P, J, N, L, R, BIN, WIDE, False,
+        )  # fmt: skip
+    tl.store(d_scores + row * P + col, ds, mask=(row < n) & (col < P))
+    if R > 0:
+        at = row - n
+        tl.store(d_extra + at * C + col, ds, mask=(at >= 0) & (at < R) & (col < C))
+    if BIN:
+        bins = tl.where((row < n) & (col == P), ds, 0.0)
+        tl.store(d_bin, tl.sum(tl.sum(tl.sum(bins, 2), 1), 0))

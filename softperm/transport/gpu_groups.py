@@ -1,0 +1,89 @@
+"""How problems too large for one program are divided among groups of programs.
+
+All programs are on the device at once (a cooperative launch). The rows of the large problems are
+cut into parts of about equal size, at most GROUP for a problem, numbered through all problems, and
+program i takes the parts i, i + programs, i + 2 · programs, … in this order. The parts of a problem
+exchange what concerns its columns through memory and wait for each other there. Nobody can wait
+for ever: the parts of the first unfinished problem are each at the head of their program's queue.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from softperm.transport.gpu_tiles import column_ids
+
+SCAN = tl.constexpr(512)
+
+
+@triton.jit
+def _sizes(ptr, begin, problems, B, lower, R: tl.constexpr):
+    """Rows of SCAN problems; 0 for those that fit on chip."""
+    problem = begin + tl.arange(0, SCAN)
+    inside = problem < problems
+    at = problem + problem // B
+    n = tl.load(ptr + at + 1, mask=inside, other=0) - tl.load(ptr + at, mask=inside, other=0)
+    return tl.where(inside & (n + R > lower), n + R, 0)
+
+
+@triton.jit
+def rows_per_part(ptr, problems, B, lower, programs, R: tl.constexpr, N: tl.constexpr):
+    """Rows a part should have so that every program gets one: at least a tile."""
+    rows = tl.zeros([], tl.int64)
+    for begin in range(0, problems, SCAN):
+        rows += tl.sum(_sizes(ptr, begin, problems, B, lower, R), 0)
+    return tl.maximum(tl.cdiv(rows, programs), N)
+
+
+@triton.jit
+def locate(ptr, problems, B, lower, q, rows, R: tl.constexpr, GROUP: tl.constexpr):
+    """Problem of part q, its place among the parts of the problem, and their number; 0 if none."""
+    problem = tl.zeros([], tl.int64)
+    place = tl.zeros([], tl.int64)
+    parts = tl.zeros([], tl.int64)
+    before = tl.zeros([], tl.int64)
+    for begin in range(0, problems, SCAN):
+        size = _sizes(ptr, begin, problems, B, lower, R)
+        count = tl.minimum(tl.cdiv(size, rows), GROUP)
+        end = before + tl.cumsum(count, 0)
+        mine = (q < end) & (q >= end - count)
+        problem += tl.sum(tl.where(mine, begin + tl.arange(0, SCAN), 0), 0)
+        place += tl.sum(tl.where(mine, q - (end - count), 0), 0)
+        parts += tl.sum(tl.where(mine, count, 0), 0)
+        before += tl.sum(count, 0)
+    return problem, place, parts
+
+
+@triton.jit
+def exchange(
+    x, board, counter, place, parts, turn, LARGEST: tl.constexpr, GROUP: tl.constexpr,
+    J: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """Sum, or largest, of x (J, 1, L) over the parts of a problem: the same bits in all of them.
+
+    ``board`` has two pages with a vector for each part, used in turns: who writes a page for the
+    second time has seen every part arrive at the other page, so all have read the first.
+
+    Returns:
+        The sum, in the type of the board, and the next turn.
+    """
+    x = x.to(board.dtype.element_ty)
+    if parts > 1:
+        col = column_ids(J, L)
+        place_id = tl.arange(0, GROUP)[None, :, None]
+        page = board + (turn % 2) * parts * J * L
+        tl.store(page + place * J * L + col, x)
+        tl.debug_barrier()
+        tl.atomic_add(counter, 1, sem="release")
+        while tl.atomic_add(counter, 0, sem="acquire") < parts * (turn + 1):
+            pass
+        at = page + place_id * J * L + col
+        if LARGEST:
+            every = tl.load(at, mask=place_id < parts, other=-float("inf"), cache_modifier=".cg")
+            x = tl.max(every, 1, keep_dims=True)
+        else:
+            every = tl.load(at, mask=place_id < parts, other=0.0, cache_modifier=".cg")
+            x = tl.sum(every, 1, keep_dims=True)
+        turn += 1
+    return x, turn

@@ -1,0 +1,210 @@
+"""Transport problems too large for one chip's registers: groups of programs, tile by tile.
+
+The same iteration as on chip (see ``gpu_chip``), with the kernel matrix K in memory, where it stays
+in the caches, and one pass over it per iteration: a tile of K gives the rows' scalings, and these
+at once the tile's part of the next column sums. Potentials and sums of the columns are exchanged
+within the group, so every program takes the same decisions.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from softperm.transport.gpu_groups import exchange, locate, rows_per_part
+from softperm.transport.gpu_tiles import (
+    LOWEST,
+    NEVER,
+    column_ids,
+    column_potential,
+    column_sums,
+    judge,
+    load_column_mass,
+    load_row_mass,
+    load_scores,
+    over_rows,
+    row_ids,
+    row_potential,
+    row_softmax,
+    scale_rows,
+    unit_potential,
+)
+
+
+@triton.jit
+def kernel_at(n, C, beyond, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr):
+    """Where K of a tile lies: rows of vertices by place, extra rows ``beyond`` all vertices."""
+    row = row_ids(N).to(tl.int64)
+    if R > 0:
+        row = tl.where(row < n, row, beyond + row - n)
+    return row * C + column_ids(J, L)
+
+
+@triton.jit
+def fill_kernel(
+    scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+):  # fmt: skip
+    """Writes K at the potentials v for the rows lo to hi; their part of the column sums Kᵀa."""
+    C = P + BIN
+    c = tl.zeros([J, 1, L], scores.dtype.element_ty)
+    for first in range(lo, hi, N):
+        s = load_scores(
+            scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN
+        )
+        a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+        k, _ = row_softmax(s, v)
+        tl.store(
+            kernel + first * C + kernel_at(n - first, C, beyond - first, J, N, L, R), k,
+            mask=(row_ids(N) < hi - first) & (column_ids(J, L) < C),
+        )  # fmt: skip
+        c += over_rows(k * a)
+    tl.debug_barrier()
+    return c
+
+
+@triton.jit
+def load_kernel(
+    kernel, beyond, first, hi, n, C,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """K of the rows from ``first``; 0 in rows from ``hi`` on."""
+    return tl.load(
+        kernel + first * C + kernel_at(n - first, C, beyond - first, J, N, L, R),
+        mask=(row_ids(N) < hi - first) & (column_ids(J, L) < C), other=0.0,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["problems", "B", "V", "P", "iterations", "lower"])
+def forward_stream(
+    scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
+    plan, history, used, error, kernel, board, counter,
+    problems, B, V, P, iterations, tolerance, lower,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Solves every problem of more than ``lower`` rows."""
+    programs = tl.num_programs(0)
+    rows = rows_per_part(ptr, problems, B, lower, programs, R, N)
+    q = tl.program_id(0)
+    problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
+    C = P + BIN
+    while parts > 0:
+        model = problem // B
+        start = tl.load(ptr + problem + model)
+        n = tl.load(ptr + problem + model + 1) - start
+        size = tl.cdiv(n + R, parts)
+        _solve(
+            scores + start * P, row_mass + start, column_mass + problem * C,
+            extra + model * R * C, extra_mass + problem * R, bin_score + model,
+            plan + start * P, history + problem * iterations * C, used + problem, error + problem,
+            kernel + start * C, V + problem * R - start,
+            board + (q - place) * 2 * J * L, counter + problem, place, parts,
+            place * size, tl.minimum(place * size + size, n + R), n, P, iterations, tolerance,
+            J, N, L, R, BIN, WIDE, GROUP,
+        )  # fmt: skip
+        q += programs
+        problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
+
+
+@triton.jit
+def _solve(
+    scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
+    kernel, beyond, board, counter, place, parts, lo, hi, n, P, iterations, tolerance,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One part of a problem, the rows lo to hi. See the kernel on chip, step by step the same."""
+    C = P + BIN
+    col = column_ids(J, L)
+    row = row_ids(N)
+    dtype: tl.constexpr = scores.dtype.element_ty
+    b, scale = load_column_mass(column_mass, C, J, L)
+    y = tl.full([J, 1, L], 1.0, dtype)
+    top, total, turn = _sum_columns(
+        scores, row_mass, extra, extra_mass, bin_score, tl.zeros([J, 1, L], tl.float64),
+        board, counter, place, parts, 0, lo, hi, n, P, scale, J, N, L, R, BIN, GROUP, True,
+    )  # fmt: skip
+    b = tl.where(top > 0.5 * LOWEST, b, 0.0)  # a problem without rows is over at once
+    v = column_potential(top, total, b)
+    c = fill_kernel(
+        scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
+        J, N, L, R, BIN,
+    )  # fmt: skip
+    c, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+    if place == 0:
+        tl.store(history + col, v, mask=col < C)
+    t = 1
+    left, ahead, over, y_next, safe = judge(c.to(dtype), y, b, NEVER, NEVER, tolerance, WIDE)
+    going = (over == 0) & (t < iterations)
+    while going:
+        if safe:
+            y = y_next
+            c = tl.zeros([J, 1, L], dtype)
+            for first in range(lo, hi, N):
+                a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+                k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
+                c += over_rows(k * scale_rows(k, y, a))
+        else:
+            top, total, turn = _sum_columns(
+                scores, row_mass, extra, extra_mass, bin_score, v + tl.log(y),
+                board, counter, place, parts, turn, lo, hi, n, P, scale,
+                J, N, L, R, BIN, GROUP, False,
+            )  # fmt: skip
+            v = column_potential(top, total, b)
+            y = tl.full([J, 1, L], 1.0, dtype)
+            c = fill_kernel(
+                scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P,
+                scale, J, N, L, R, BIN,
+            )  # fmt: skip
+        c_all, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+        if place == 0:
+            tl.store(history + t * C + col, v + tl.log(y), mask=col < C)
+        t += 1
+        left, ahead, over, y_next, safe = judge(
+            c_all.to(dtype), y, b, left, ahead, tolerance, WIDE
+        )
+        going = (over == 0) & (t < iterations)
+    for first in range(lo, hi, N):
+        a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+        k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
+        x = scale_rows(k, y, a * scale)
+        inside = (row < n - first) & (row < hi - first) & (col < P)
+        tl.store(plan + first * P + row * P + col, k * y * x, mask=inside)
+    if place == 0:
+        tl.store(used, t)
+        tl.store(error, left)
+
+
+@triton.jit
+def _sum_columns(
+    scores, row_mass, extra, extra_mass, bin_score, v, board, counter, place, parts, turn,
+    lo, hi, n, P, scale,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    GROUP: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """Column sums of exp(S + u) over a whole problem, u being 0 or the rows' potentials at v.
+
+    Returns:
+        The largest exponent of each column, its sum in units of that, and the next turn.
+    """
+    top = tl.full([J, 1, L], LOWEST, tl.float64)
+    total = tl.zeros([J, 1, L], tl.float64)
+    for first in range(lo, hi, N):
+        s = load_scores(
+            scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN
+        )
+        a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+        if FIRST:
+            u = unit_potential(a)
+        else:
+            _, lse = row_softmax(s, v)
+            u = row_potential(lse, a)
+        top_here, total_here = column_sums(s, u)
+        higher = tl.maximum(top, top_here)
+        total = total * tl.exp(top - higher) + total_here * tl.exp(top_here - higher)
+        top = higher
+    top_all, turn = exchange(top, board, counter, place, parts, turn, True, GROUP, J, L)
+    total *= tl.exp(top - top_all)
+    total, turn = exchange(total, board, counter, place, parts, turn, False, GROUP, J, L)
+    return top_all, total.to(scores.dtype.element_ty), turn

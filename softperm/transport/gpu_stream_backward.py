@@ -1,0 +1,213 @@
+"""Gradients of transport problems too large for one chip's registers.
+
+The adjoint of an iteration couples the rows only through gv, a vector over the columns. So one pass
+over K per iteration finds gv of every iteration, which each program keeps in its ``trail``; then
+every tile replays the whole iteration by itself, in registers, and writes its gradient once.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from softperm.transport.gpu_adjoint import first_term, replay, rest_of_series, spread
+from softperm.transport.gpu_groups import exchange, locate, rows_per_part
+from softperm.transport.gpu_stream import fill_kernel, load_kernel
+from softperm.transport.gpu_tiles import (
+    LOWEST,
+    NEVER,
+    column_ids,
+    load_column_mass,
+    load_row_mass,
+    load_scores,
+    over_columns,
+    over_rows,
+    row_ids,
+    row_potential,
+    row_softmax,
+    scale_rows,
+    shares,
+    since,
+)
+
+
+@triton.jit(do_not_specialize=["problems", "B", "V", "P", "iterations", "implicit", "lower"])
+def backward_stream(
+    grad, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
+    d_scores, d_extra, d_bin, kernel, board, counter, trail,
+    problems, B, V, P, iterations, implicit, lower,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Gradient of every problem of more than ``lower`` rows."""
+    programs = tl.num_programs(0)
+    rows = rows_per_part(ptr, problems, B, lower, programs, R, N)
+    q = tl.program_id(0)
+    trail += q.to(tl.int64) * iterations * J * L
+    problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
+    C = P + BIN
+    while parts > 0:
+        model = problem // B
+        start = tl.load(ptr + problem + model)
+        n = tl.load(ptr + problem + model + 1) - start
+        size = tl.cdiv(n + R, parts)
+        _gradient(
+            grad + start * P, scores + start * P, row_mass + start, column_mass + problem * C,
+            extra + model * R * C, extra_mass + problem * R, bin_score + model,
+            history + problem * iterations * C, used + problem,
+            d_scores + start * P, d_extra + problem * R * C, d_bin + problem,
+            kernel + start * C, V + problem * R - start,
+            board + (q - place) * 2 * J * L, counter + problem, place, parts, trail,
+            place * size, tl.minimum(place * size + size, n + R), n, P, iterations, implicit,
+            J, N, L, R, BIN, WIDE, GROUP,
+        )  # fmt: skip
+        q += programs
+        problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
+
+
+@triton.jit
+def _gradient(
+    grad, scores, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
+    d_scores, d_extra, d_bin, kernel, beyond, board, counter, place, parts, trail, lo, hi, n, P,
+    iterations, implicit,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One part of a problem, the rows lo to hi."""
+    C = P + BIN
+    row = row_ids(N)
+    col = column_ids(J, L)
+    dtype: tl.constexpr = scores.dtype.element_ty
+    last = tl.load(used)
+    v = tl.load(history + (last - 1) * C + col, mask=col < C, other=LOWEST)
+    alive = v > 0.5 * LOWEST
+    b, scale = load_column_mass(column_mass, C, J, L)
+    per_b = tl.where(alive, 1.0 / tl.where(alive, b, 1.0), 0.0)
+    fill_kernel(
+        scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
+        J, N, L, R, BIN,
+    )  # fmt: skip
+    gv = tl.zeros([J, 1, L], dtype)
+    for first in range(lo, hi, N):
+        a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+        k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
+        ds, alpha = first_term(grad + first * P, k, a * scale, n - first, P, J, N, L)
+        gv += over_rows(ds - k * alpha)
+    gv, turn = exchange(gv, board, counter, place, parts, 0, False, GROUP, J, L)
+    gv = gv.to(dtype)
+    solved = False
+    total = tl.zeros([J, 1, L], dtype)
+    if (implicit == 2) | ((implicit == 1) & (last < iterations)):
+        total, solved, turn = _neumann(
+            gv, row_mass, extra_mass, kernel, beyond, board, counter, place, parts, turn,
+            lo, hi, n, C, scale, per_b, last, J, N, L, R, WIDE, GROUP,
+        )  # fmt: skip
+    if solved == 0:
+        turn = _walk_back(
+            gv, v, alive, per_b, scores, row_mass, extra, extra_mass, bin_score, history,
+            kernel, beyond, board, counter, place, parts, turn, trail, lo, hi, n, P, scale, last,
+            J, N, L, R, BIN, WIDE, GROUP,
+        )  # fmt: skip
+    bins = tl.zeros([J, 1, L], dtype)
+    for first in range(lo, hi, N):
+        a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+        s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
+        k, _ = row_softmax(s, v)
+        ds, alpha = first_term(grad + first * P, k, a * scale, n - first, P, J, N, L)
+        if solved:
+            ds -= k * (alpha + a * (total - over_columns(k * total)))
+        else:
+            ds = replay(
+                ds, k, a, alpha, gv, v, alive, per_b, scores + first * P, extra, bin_score,
+                history, trail, last, n - first, P, J, N, L, R, BIN, WIDE, True,
+            )  # fmt: skip
+        vertex = (row < n - first) & (row < hi - first)
+        tl.store(d_scores + first * P + row * P + col, ds, mask=vertex & (col < P))
+        if R > 0:
+            at = row - (n - first)
+            kept = (at >= 0) & (at < R) & (row < hi - first) & (col < C)
+            tl.store(d_extra + at * C + col, ds, mask=kept)
+        bins += over_rows(tl.where(vertex & (col == P), ds, 0.0))
+    if BIN:
+        all_bins, turn = exchange(bins, board, counter, place, parts, turn, False, GROUP, J, L)
+        if place == 0:
+            tl.store(d_bin + col * 0, all_bins, mask=col == P)
+
+
+@triton.jit
+def _neumann(
+    gv, row_mass, extra_mass, kernel, beyond, board, counter, place, parts, turn,
+    lo, hi, n, C, scale, per_b, last,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
+    WIDE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """See ``neumann``; with the next turn."""
+    SOLVED: tl.constexpr = 1e-13 if WIDE else 1e-6
+    dtype: tl.constexpr = gv.dtype
+    beta = gv * per_b
+    total = tl.zeros_like(beta)
+    first_spread = spread(beta, per_b)
+    now = first_spread
+    rest = tl.where(first_spread > 0, NEVER, 0.0).to(dtype)
+    terms = tl.minimum(10 * last, 1000)
+    while (rest > SOLVED * first_spread) & (terms > 0):
+        total += beta
+        c = tl.zeros([J, 1, L], dtype)
+        for first in range(lo, hi, N):
+            a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+            k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
+            c += over_rows(k * (a * over_columns(k * beta)))
+        c_all, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+        beta = c_all.to(dtype) * per_b
+        before = now
+        now = spread(beta, per_b)
+        rest = rest_of_series(now, before)
+        terms -= 1
+    return total, rest <= SOLVED * first_spread, turn
+
+
+@triton.jit
+def _walk_back(
+    gv, v, alive, per_b, scores, row_mass, extra, extra_mass, bin_score, history,
+    kernel, beyond, board, counter, place, parts, turn, trail, lo, hi, n, P, scale, last,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    WIDE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Writes gv of every iteration into ``trail``, from the last but one. See ``replay``."""
+    C = P + BIN
+    col = column_ids(J, L)
+    dtype: tl.constexpr = gv.dtype
+    y = tl.full([J, 1, L], 1.0, dtype)
+    t = last
+    while t > 1:
+        v_next = tl.load(history + (t - 2) * C + col, mask=col < C, other=LOWEST)
+        y_next, safe = since(v_next, v, alive, WIDE, dtype)
+        c = tl.zeros([J, 1, L], dtype)
+        if safe:
+            beta = gv * y * per_b
+            y = y_next
+            for first in range(lo, hi, N):
+                a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+                k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
+                per_r = scale_rows(k, y, 1.0)
+                c += over_rows(k * (a * per_r * per_r * over_columns(k * beta)))
+        else:
+            v_this = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
+            v = v_next
+            y = tl.full([J, 1, L], 1.0, dtype)
+            fill_kernel(
+                scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P,
+                scale, J, N, L, R, BIN,
+            )  # fmt: skip
+            for first in range(lo, hi, N):
+                a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+                s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
+                k, lse = row_softmax(s, v)
+                q = shares(s, row_potential(lse, a), v_this, per_b)
+                c += over_rows(k * over_columns(gv * q))
+        c_all, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+        gv = y * c_all.to(dtype)
+        tl.store(trail + (t - 2) * J * L + col, gv)
+        t -= 1
+    tl.debug_barrier()
+    return turn

@@ -1,0 +1,308 @@
+"""Eight numbers at a time: a vector type for numba, and exp and log on it.
+
+Numba leaves vectorisation to the optimiser, which gives up on reductions whose accumulators it
+cannot prove to be apart, and calls the scalar C library for every exponential. With a type that
+is one vector register, a kernel says what is done at once, and LLVM lowers it for any machine:
+one AVX register, two of NEON or SSE.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.np import arrayobj
+
+WIDTH = 8
+"""Numbers in one vector."""
+
+
+class Lanes(types.Type):
+    """Type of a vector of ``WIDTH`` numbers of a floating point type."""
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, lanes):
+        super().__init__(manager, lanes, _vector(manager.lookup(lanes.dtype).get_value_type()))
+
+
+def _vector(element) -> ir.VectorType:
+    return ir.VectorType(element, WIDTH)
+
+
+def _suffix(lanes: Lanes) -> str:
+    return f"v{WIDTH}f{lanes.dtype.bitwidth}"
+
+
+def _operate(symbol, instruction: str) -> None:
+    """Teaches numba one arithmetic operator between vectors of one type."""
+
+    @infer_global(symbol)
+    class _Template(AbstractTemplate):
+        def generic(self, args, kws):
+            if len(args) == 2 and isinstance(args[0], Lanes) and args[0] == args[1]:
+                return signature(args[0], *args)
+            return None
+
+    @lower_builtin(symbol, Lanes, Lanes)
+    def _lower(context, builder, sig, args):
+        return getattr(builder, instruction)(*args)
+
+
+_operate(operator.add, "fadd")
+_operate(operator.sub, "fsub")
+_operate(operator.mul, "fmul")
+_operate(operator.truediv, "fdiv")
+
+
+def _splat(builder, scalar):
+    """A vector whose numbers are all ``scalar``."""
+    vector = _vector(scalar.type)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
+
+
+def _address(context, builder, array_type, array, index):
+    """Pointer to a vector in a contiguous array of one axis."""
+    data = arrayobj.make_array(array_type)(context, builder, array).data
+    element = context.get_value_type(array_type.dtype)
+    return builder.bitcast(builder.gep(data, [index]), _vector(element).as_pointer())
+
+
+@intrinsic
+def load(typing, array, index):
+    """The vector that starts at ``index`` of a contiguous array of one axis."""
+
+    def generate(context, builder, sig, args):
+        pointer = _address(context, builder, sig.args[0], *args)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+
+    return Lanes(array.dtype)(array, types.intp), generate
+
+
+@intrinsic
+def store(typing, array, index, value):
+    """Writes a vector from ``index`` of a contiguous array of one axis."""
+
+    def generate(context, builder, sig, args):
+        pointer = _address(context, builder, sig.args[0], *args[:2])
+        builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), generate
+
+
+@intrinsic
+def splat(typing, scalar):
+    """A vector of equal numbers."""
+    return Lanes(scalar)(scalar), lambda context, builder, sig, args: _splat(builder, args[0])
+
+
+def _fma(builder, x, y, z):
+    """x · y + z of three vectors."""
+    name = f"llvm.fmuladd.v{WIDTH}f{64 if x.type.element == ir.DoubleType() else 32}"
+    kind = ir.FunctionType(x.type, [x.type] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x, y, z])
+
+
+@intrinsic
+def fma(typing, x, y, z):
+    """x · y + z, fused where the machine has it."""
+    return x(x, y, z), lambda context, builder, sig, args: _fma(builder, *args)
+
+
+@intrinsic
+def maximum(typing, x, y):
+    """The larger of each two numbers."""
+
+    def generate(context, builder, sig, args):
+        return builder.select(builder.fcmp_ordered(">", *args), *args)
+
+    return x(x, y), generate
+
+
+@intrinsic
+def minimum(typing, x, y):
+    """The smaller of each two numbers."""
+
+    def generate(context, builder, sig, args):
+        return builder.select(builder.fcmp_ordered("<", *args), *args)
+
+    return x(x, y), generate
+
+
+@intrinsic
+def where_less(typing, x, y, yes, no):
+    """``yes`` where x < y, and ``no`` elsewhere and where either is not a number."""
+
+    def generate(context, builder, sig, args):
+        return builder.select(builder.fcmp_ordered("<", *args[:2]), *args[2:])
+
+    return yes(x, y, yes, no), generate
+
+
+def _reduction(x: Lanes, name: str, start: float | None):
+    """A reduction of a vector to one number, in whatever order is fastest, but always the same."""
+
+    def generate(context, builder, sig, args):
+        scalar = context.get_value_type(x.dtype)
+        initial = [] if start is None else [ir.Constant(scalar, start)]
+        kind = ir.FunctionType(scalar, [a.type for a in initial] + [args[0].type])
+        name_ = f"llvm.vector.reduce.{name}.{_suffix(x)}"
+        function = cgutils.get_or_insert_function(builder.module, kind, name_)
+        return builder.call(function, [*initial, *args], fastmath=("reassoc",))
+
+    return x.dtype(x), generate
+
+
+@intrinsic
+def total(typing, x):
+    """Sum of a vector's numbers."""
+    return _reduction(x, "fadd", -0.0)
+
+
+@intrinsic
+def peak(typing, x):
+    """Largest of a vector's numbers."""
+    return _reduction(x, "fmax", None)
+
+
+@intrinsic
+def trough(typing, x):
+    """Smallest of a vector's numbers."""
+    return _reduction(x, "fmin", None)
+
+
+@intrinsic
+def widen(typing, x):
+    """The same numbers in float64."""
+
+    def generate(context, builder, sig, args):
+        if x.dtype == types.float64:
+            return args[0]
+        return builder.fpext(args[0], _vector(ir.DoubleType()))
+
+    return Lanes(types.float64)(x), generate
+
+
+@intrinsic
+def narrow(typing, x, like):
+    """The same float64 numbers in the type of the vector ``like``."""
+
+    def generate(context, builder, sig, args):
+        if like.dtype == types.float64:
+            return args[0]
+        return builder.fptrunc(args[0], args[1].type)
+
+    return like(x, like), generate
+
+
+@intrinsic
+def fill(typing, like, number):
+    """A vector of the type of ``like`` whose numbers all are one float64 number."""
+
+    def generate(context, builder, sig, args):
+        scalar = args[1]
+        if like.dtype != types.float64:
+            scalar = builder.fptrunc(scalar, args[0].type.element)
+        return _splat(builder, scalar)
+
+    return like(like, types.float64), generate
+
+
+@intrinsic
+def exp(typing, x, like):
+    """Exponential of float64 numbers in the type of ``like``, to its rounding; 0 for underflow.
+
+    With x = n log 2 + f the result is 2ⁿ times a polynomial in f. The reduction is done in float64
+    even for float32, so that a large x does not lose the digits of f. For x up to 88 only.
+    """
+    double = like.dtype == types.float64
+    degree, mantissa, bias = (13, 52, 1023) if double else (7, 23, 127)
+    underflow = -708.0 if double else -87.0
+
+    def generate(context, builder, sig, args):
+        def number(value, vector):
+            return ir.Constant(vector, [value] * WIDTH)
+
+        wide, out = args[0].type, args[1].type
+        shift = number(1.5 * 2.0**52, wide)  # adding it rounds, and leaves n in the low bits
+        shifted = _fma(builder, args[0], number(1 / math.log(2), wide), shift)
+        n = builder.fsub(shifted, shift)
+        f = _fma(builder, n, number(-_LOG2_HIGH, wide), args[0])
+        f = _fma(builder, n, number(-_LOG2_LOW, wide), f)
+        f = f if double else builder.fptrunc(f, out)
+        value = number(1 / math.factorial(degree), out)
+        for power in reversed(range(degree)):
+            value = _fma(builder, value, f, number(1 / math.factorial(power), out))
+        integer = ir.VectorType(ir.IntType(like.dtype.bitwidth), WIDTH)
+        bits = builder.bitcast(shifted, ir.VectorType(ir.IntType(64), WIDTH))
+        bits = bits if double else builder.trunc(bits, integer)
+        bits = builder.add(bits, number(bias, integer))
+        scale = builder.bitcast(builder.shl(bits, number(mantissa, integer)), out)
+        small = builder.fcmp_ordered("<", args[0], number(underflow, wide))
+        return builder.select(small, number(0.0, out), builder.fmul(value, scale))
+
+    return like(x, like), generate
+
+
+_LOG2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # log 2 with its last bits zero, and the rest
+_LOG2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+
+
+@intrinsic
+def log(typing, x):
+    """Logarithm of float64 numbers, to their rounding; −∞ below the normal numbers.
+
+    With x = 2ⁿ m, m about 1, and s = (m − 1) / (m + 1) it is n log 2 + 2 (s + s³/3 + s⁵/5 + …).
+    """
+
+    def generate(context, builder, sig, args):
+        wide = args[0].type
+        integer = ir.VectorType(ir.IntType(64), WIDTH)
+
+        def number(value, vector=wide):
+            return ir.Constant(vector, [value] * WIDTH)
+
+        # Counting exponents from that of √½ puts m between √½ and √2.
+        half = 0x3FE6A09E667F3BCD
+        bits = builder.sub(builder.bitcast(args[0], integer), number(half, integer))
+        n = builder.ashr(bits, number(52, integer))
+        rest = builder.and_(bits, number((1 << 52) - 1, integer))
+        m = builder.bitcast(builder.add(rest, number(half, integer)), wide)
+        s = builder.fdiv(builder.fsub(m, number(1.0)), builder.fadd(m, number(1.0)))
+        square = builder.fmul(s, s)
+        series = number(2 / 23)
+        for j in reversed(range(11)):
+            series = _fma(builder, series, square, number(2 / (2 * j + 1)))
+        n = builder.sitofp(n, wide)
+        value = _fma(builder, n, number(_LOG2_LOW), builder.fmul(series, s))
+        value = _fma(builder, n, number(_LOG2_HIGH), value)
+        finite = builder.fcmp_ordered("<", args[0], number(math.inf))
+        value = builder.select(finite, value, args[0])
+        small = builder.fcmp_ordered("<", args[0], number(2.0**-1022))
+        return builder.select(small, number(-math.inf), value)
+
+    return x(x), generate
+
+
+@intrinsic
+def next_ticket(typing, counter):
+    """Takes the number in ``counter[0]`` and leaves the next: each number goes to one thread."""
+
+    def generate(context, builder, sig, args):
+        data = arrayobj.make_array(sig.args[0])(context, builder, args[0]).data
+        return builder.atomic_rmw("add", data, ir.IntType(64)(1), "monotonic")
+
+    return types.int64(counter), generate

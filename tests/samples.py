@@ -1,0 +1,89 @@
+"""Small random graphs for tests, as users hold them and as the model reads them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from softperm.collection import Collection
+from softperm.graphs import as_graphs
+from softperm.vocabulary import Vocabulary
+
+
+def random_graph(
+    n: int, seed: int, density: float = 0.4, features: int = 3, bonds: int = 2
+) -> nx.Graph:
+    """A random graph with vertex labels, attributes, edge attributes and weights."""
+    rng = np.random.default_rng(seed)
+    graph = nx.gnp_random_graph(n, density, seed=seed)
+    for v in graph:
+        graph.nodes[v]["x"] = rng.normal(size=features).astype(np.float32)
+    for u, v in graph.edges:
+        graph.edges[u, v]["x"] = rng.normal(size=bonds).astype(np.float32)
+        graph.edges[u, v]["weight"] = float(rng.uniform(0.5, 2))
+    return graph
+
+
+def plain_graph(n: int, seed: int, density: float = 0.4) -> nx.Graph:
+    """A random graph that carries nothing."""
+    return nx.gnp_random_graph(n, density, seed=seed)
+
+
+def two_kinds(count: int, seed: int = 0) -> tuple[list[nx.Graph], np.ndarray]:
+    """Sparse and dense random graphs, easy to tell apart, and their class."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 2
+    sizes = rng.integers(6, 14, size=count)
+    pairs = enumerate(zip(sizes.tolist(), y.tolist(), strict=True))
+    return [plain_graph(n, seed + i, 0.25 + 0.5 * kind) for i, (n, kind) in pairs], y
+
+
+def collect(graphs: list[nx.Graph]) -> Collection:
+    """The collection of graphs, as training lays them out."""
+    canonical = as_graphs(graphs)
+    return Vocabulary.learn(canonical).encode(canonical)
+
+
+def renumber(graph: nx.Graph, order: list[int]) -> nx.Graph:
+    """The same graph with its vertices listed in another order."""
+    made = nx.Graph()
+    made.add_nodes_from((v, graph.nodes[v]) for v in order)
+    made.add_edges_from(graph.edges(data=True))
+    return made
+
+
+def double(collection: Collection) -> Collection:
+    """The collection in float64; its values are unchanged."""
+    names = ("structure", "x", "edge_attr", "edge_weight")
+    return replace(
+        collection,
+        **{k: v.double() for k in names if isinstance(v := getattr(collection, k), Tensor)},
+    )
+
+
+def dense_adjacency(graph: Data) -> Tensor:
+    """The adjacency matrix (N, N) of a canonical graph."""
+    a = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
+    a[graph.edge_index[0], graph.edge_index[1]] = 1.0
+    return a
+
+
+VARIANTS = [
+    {"encoder": e, "attributes": a, "dustbin": d, "capacity": c, "head": h}
+    for e, a, d, c, h in itertools.product(
+        ("linear", "gcn", "gin"), (False, True), (False, True), (None, 15), ("mlp", "conv")
+    )
+]
+
+
+def variant_name(variant: dict) -> str:
+    """A variant in a few words, for a test's name."""
+    words = [variant["encoder"], variant["head"]]
+    words += [name for name in ("attributes", "dustbin", "capacity") if variant[name]]
+    return "-".join(words)
