@@ -1,0 +1,50 @@
+"""softperm: soft permutations of graphs.
+
+Aligns any collection of graphs into one vector space, for classification, regression, distances
+and search. Names are imported when first used, so that ``import softperm`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ModelConfig",
+    "PiGNN",
+    "PiGNNClassifier",
+    "PiGNNRegressor",
+    "frobenius_distance",
+    "frobenius_matrix",
+    "joint_alignment",
+    "sinkhorn",
+]
+
+_HOME = {
+    "ModelConfig": "softperm.model",
+    "PiGNN": "softperm.model",
+    "PiGNNClassifier": "softperm.estimators",
+    "PiGNNRegressor": "softperm.estimators",
+    "frobenius_distance": "softperm.distance",
+    "frobenius_matrix": "softperm.distance",
+    "joint_alignment": "softperm.distance",
+    "sinkhorn": "softperm.transport",
+}
+
+if TYPE_CHECKING:
+    from softperm.distance import frobenius_distance, frobenius_matrix, joint_alignment
+    from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+    from softperm.model import ModelConfig, PiGNN
+    from softperm.transport import sinkhorn
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'softperm' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

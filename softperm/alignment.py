@@ -28,7 +28,7 @@ def align_adjacency(
         edge_index: directed edges (i, j), numbered over the whole batch.
         ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
         edge_weight: entries of A; 1 by default.
-        canonical: promises edges sorted by row and symmetric; see :func:`softperm.ragged.propagate`.
+        canonical: promises sorted, symmetric edges; see :func:`softperm.ragged.propagate`.
 
     Example:
         A triangle under a hard permutation is a triangle:

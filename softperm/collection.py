@@ -83,7 +83,7 @@ class Collection:
 
         Returns:
             A batch with ``structure`` (V, S), ``edge_index`` (2, E), ``ptr`` and ``batch``; and
-            ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,) where the collection has them.
+            ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,) where there are such.
         """
         index = index.to(self.ptr.device)
         vertices, ptr = _spans(self.ptr, index)  # (V,), (b + 1,)

@@ -6,6 +6,8 @@ like any other vertex, but it and any vertex after ``ptr[-1]`` stay out of norma
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -73,7 +75,9 @@ class LinearEncoder(nn.Module):
 
 
 class GCNEncoder(nn.Module):
-    r"""Graph convolutions (Kipf & Welling): :math:`X' = g(\hat D^{-1/2} (A + I) \hat D^{-1/2} X W)`.
+    r"""Graph convolutions (Kipf & Welling).
+
+    .. math:: X' = g(\hat D^{-1/2} (A + I) \hat D^{-1/2} X W)
 
     Args:
         features: size F of a vertex's features.
@@ -88,9 +92,7 @@ class GCNEncoder(nn.Module):
         super().__init__()
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
-        self.linears = nn.ModuleList(
-            nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
@@ -107,7 +109,9 @@ class GCNEncoder(nn.Module):
 
 
 class GINEncoder(nn.Module):
-    r"""Graph isomorphism network (Xu et al.), ε = 0: :math:`x_i' = \text{MLP}(x_i + \sum_j x_j)`.
+    r"""Graph isomorphism network (Xu et al.) with ε = 0.
+
+    .. math:: x_i' = \text{MLP}(x_i + \sum_{j \in N(i)} x_j)
 
     Each MLP is linear, batch normalisation, ReLU, linear, ReLU, as in the GIN paper.
 
@@ -124,9 +128,7 @@ class GINEncoder(nn.Module):
         super().__init__()
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
-        self.inner = nn.ModuleList(
-            nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.inner = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in range(layers))
         self.outer = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
 

@@ -7,6 +7,7 @@ be flattened into vectors or read like images.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -43,7 +44,7 @@ class MLPHead(nn.Module):
 
 
 class ConvHead(nn.Module):
-    """Filters over runs of consecutive latent vertices, like over the rows of an image (Section 4.1).
+    """Filters over runs of consecutive latent vertices, as over an image (Section 4.1).
 
     A filter covers ``height`` latent vertices with all their entries, giving a feature map of
     length P − height + 1 for each; the largest value of each map goes on to fully-connected layers.
@@ -85,6 +86,6 @@ class ConvHead(nn.Module):
 def _mlp(sizes: Sequence[int], normalise: bool = False) -> nn.Sequential:
     """Linear layers with a ReLU after each, behind a LayerNorm if asked."""
     layers: list[nn.Module] = [nn.LayerNorm(sizes[0])] if normalise else []
-    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers)

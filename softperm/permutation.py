@@ -132,7 +132,9 @@ class SoftPermutation(nn.Module):
 
 
 class MixedPermutation(nn.Module):
-    r"""Two permutations of the same graph as one: :math:`\sigma(\alpha) D^{adj} + (1 - \sigma(\alpha)) D^{att}`.
+    r"""Two permutations of the same graph mixed into one (Equation 5).
+
+    .. math:: D = \sigma(\alpha) D^{adj} + (1 - \sigma(\alpha)) D^{att}
 
     Args:
         adjacency: the permutation learnt from structure.

@@ -57,8 +57,8 @@ def ogb_recipe(name: str, path: Path, fetched: bool, processes: int | None = Non
     known = FILES.get(name, {}) if fetched else {}
 
     def build(progress: Progress) -> Built:
-        table = _survey(name, path, known.get(_TABLE))
-        split = {f"split_{part}": _split(path, place, known) for part, place in _SPLIT.items()}
+        table = _survey(name, path, known.get("table"))
+        split = {f"split_{part}": _split(path, part, known.get(part)) for part in _SPLIT}
         _check_split(name, split, table.rows)
         meta = Meta(
             name=name,
@@ -115,9 +115,10 @@ def _survey(name: str, path: Path, known: str | None) -> _Table:
     return _Table(find_columns(next(csv.reader([header])), f"{name}: {_TABLE}"), rows)
 
 
-def _split(path: Path, place: str, known: dict[str, str]) -> np.ndarray:
+def _split(path: Path, part: str, known: str | None) -> np.ndarray:
+    place = _SPLIT[part]
     text = "".join(_lines(path, place))
-    _check_known(path, place, hashlib.sha256(text.encode()).hexdigest(), known.get(place))
+    _check_known(path, place, hashlib.sha256(text.encode()).hexdigest(), known)
     try:
         return np.array([int(n) for n in text.split()], dtype=np.int64)
     except ValueError as error:

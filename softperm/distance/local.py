@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from softperm.distance.bits import contains
+
 
 @njit(cache=True, nogil=True)
 def cost_of(pair, p):
@@ -15,12 +17,6 @@ def cost_of(pair, p):
             difference = pair.a[i, k] - pair.b[p[i], p[k]]
             total += difference * difference
     return total
-
-
-@njit(cache=True, nogil=True)
-def may_match(allowed, i, j):
-    """Whether bit j of row i is set."""
-    return (allowed[i, j >> 6] >> np.uint64(j & 63)) & np.uint64(1) != 0
 
 
 @njit(cache=True, nogil=True)
@@ -38,8 +34,8 @@ def descend(pair, p):
                 for t in range(p.size):
                     if t != i and t != k:
                         gain += 2.0 * (a[i, t] - a[k, t]) * (b[y, p[t]] - b[x, p[t]])
-                if gain > threshold and may_match(pair.allowed, i, y):
-                    if may_match(pair.allowed, k, x):
+                if gain > threshold and contains(pair.allowed, i, y):
+                    if contains(pair.allowed, k, x):
                         p[i], p[k] = y, x
                         improved = True
     return cost_of(pair, p)
@@ -54,7 +50,7 @@ def shake(pair, p, state):
         state ^= state >> np.uint64(7)
         state ^= state << np.uint64(17)
         k = np.int64(state % np.uint64(i + 1))
-        if may_match(pair.allowed, i, p[k]) and may_match(pair.allowed, k, p[i]):
+        if contains(pair.allowed, i, p[k]) and contains(pair.allowed, k, p[i]):
             p[i], p[k] = p[k], p[i]
     return state
 

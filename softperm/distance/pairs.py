@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from softperm.distance.bits import insert
+
 PADDING = -1  # the label of a padding vertex: a deleted vertex, which may match any label
 
 
@@ -22,8 +24,11 @@ class Pair(NamedTuple):
         allowed: (N, W) bit sets of the columns each row may be matched with.
         twin_a: (N,) class of each row; rows of one class can be exchanged without any effect.
         twin_b: (N,) class of each column, numbered by its least member.
-        orbit_b: (N,) orbit of each column under automorphisms, numbered by its least member;
-            the twin classes where the orbits are not known.
+        orbit_a: (N,) orbit of each row under automorphisms, numbered by its least member; the
+            twin classes where the orbits are not known.
+        orbit_b: (N,) the same of each column.
+        near_a: (N, W) bit sets of the neighbours of each row.
+        near_b: (N, W) bit sets of the neighbours of each column.
         order_a: (N, N) columns of each row of ``a`` by weight; (0, 0) when weights are 0 or 1.
         order_b: the same of ``b``.
         gap: least amount by which a better permutation is better.
@@ -35,7 +40,10 @@ class Pair(NamedTuple):
     allowed: np.ndarray
     twin_a: np.ndarray
     twin_b: np.ndarray
+    orbit_a: np.ndarray
     orbit_b: np.ndarray
+    near_a: np.ndarray
+    near_b: np.ndarray
     order_a: np.ndarray
     order_b: np.ndarray
     gap: float
@@ -68,14 +76,17 @@ def make_pair(a, label_a, b, label_b):
     padded_a, full_a = _pad(a, label_a, n)
     padded_b, full_b = _pad(b, label_b, n)
     binary, whole, gap = _precision(padded_a, padded_b)
+    twin_a = _twins(padded_a, full_a)
     twin_b = _twins(padded_b, full_b)
+    near_a = _neighbours(padded_a)
+    near_b = _neighbours(padded_b)
     order_a = _by_weight(padded_a, 0 if binary else n)
     order_b = _by_weight(padded_b, 0 if binary else n)
     allowed = _allowed(full_a, full_b)
-    twin_a = _twins(padded_a, full_a)
     return Pair(
-        padded_a, padded_b, allowed, twin_a, twin_b, twin_b, order_a, order_b, gap, whole
-    )
+        padded_a, padded_b, allowed, twin_a, twin_b, twin_a, twin_b, near_a, near_b,
+        order_a, order_b, gap, whole,
+    )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -146,6 +157,18 @@ def _twins(matrix, label):
 
 
 @njit(cache=True, nogil=True)
+def _neighbours(matrix):
+    """Bit sets of the neighbours of each vertex."""
+    n = matrix.shape[0]
+    near = np.zeros((n, (n + 63) // 64), np.uint64)
+    for i in range(n):
+        for j in range(n):
+            if matrix[i, j] != 0.0:
+                insert(near, i, j)
+    return near
+
+
+@njit(cache=True, nogil=True)
 def _allowed(label_a, label_b):
     """Bit sets of the vertices of b that each vertex of a may be matched with."""
     n = label_a.size
@@ -153,5 +176,5 @@ def _allowed(label_a, label_b):
     for i in range(n):
         for j in range(n):
             if label_a[i] == label_b[j] or label_a[i] == PADDING or label_b[j] == PADDING:
-                allowed[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
+                insert(allowed, i, j)
     return allowed

@@ -1,11 +1,12 @@
 """Branch and bound over permutations, in numba: one node is one assignment problem.
 
-A node fixes the images of some rows. Its bound is the Gilmore–Lawler bound: the cost among fixed
-rows, plus the cheapest assignment of the free rows to the free columns, where matching i with j
-costs its disagreements with the fixed rows in full and half of what i and j must disagree on among
-free vertices, whatever the rest is (for simple graphs half the difference of their free degrees).
-The assignment's reduced costs then forbid single matches; the matches left are bit sets, and the
-row with the smallest set is the next to be fixed.
+A node fixes the images of some rows. The matches left to the free rows are bit sets. The node's
+bound (:mod:`softperm.distance.relaxation`) is the cheapest assignment of the free rows; its reduced
+costs rule out single matches, and the row or column with the fewest matches left is fixed next.
+
+Symmetry. Exchanging twins changes nothing, so of the columns that are twins of each other one is
+tried, and the twins of a fixed row take columns no earlier than its own; likewise with rows and
+columns exchanged. At the root orbits take the place of twins. Padding vertices are twins.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from softperm.distance.assignment import assign
-from softperm.distance.local import improve, may_match
+from softperm.distance.bits import contains, remove
+from softperm.distance.local import improve
+from softperm.distance.relaxation import relax
 
 
 class Tree(NamedTuple):
@@ -31,12 +33,10 @@ class Tree(NamedTuple):
     domain: np.ndarray  # (N+1, N, W) bit sets of the columns left to each row
     rows: np.ndarray  # (N+1, N)
     columns: np.ndarray  # (N+1, N)
-    degree_a: np.ndarray  # (N+1, N) weight towards free rows
-    degree_b: np.ndarray  # (N+1, N) weight towards free columns
     u: np.ndarray  # (N+1, N) dual of the rows
     v: np.ndarray  # (N+1, N) dual of the columns
-    branch: np.ndarray  # (N+1,) position of the row to fix next
-    child: np.ndarray  # (N+1, N) positions of the columns to try, best first
+    branch: np.ndarray  # (N+1,) what to fix next: row x as x, column y as m + y
+    child: np.ndarray  # (N+1, N) positions to match it with, best first
     child_bound: np.ndarray  # (N+1, N) a lower bound of each, ascending
     children: np.ndarray  # (N+1,) how many
     cursor: np.ndarray  # (N+1,) how many are done or under way
@@ -55,40 +55,36 @@ def plant(pair):
     rows = np.empty((n + 1, n), np.int64)
     columns = np.empty((n + 1, n), np.int64)
     domain = np.empty((n + 1, n, words), np.uint64)
-    degree_a = np.zeros((n + 1, n))
-    degree_b = np.zeros((n + 1, n))
-    linear = np.zeros((n + 1, n, n))
-    u = np.zeros((n + 1, n))
-    v = np.zeros((n + 1, n))
-    children = np.zeros(n + 1, np.int64)
-    cursor = np.zeros(n + 1, np.int64)
-    image = np.zeros(n, np.int64)
-    best = np.zeros(n, np.int64)
     for i in range(n):
         rows[0, i] = columns[0, i] = i
         for w in range(words):
             domain[0, i, w] = pair.allowed[i, w]
-        for k in range(n):
-            degree_a[0, i] += pair.a[i, k]
-            degree_b[0, i] += pair.b[i, k]
-    fixed = np.zeros(n + 1)
-    branch = np.zeros(n + 1, np.int64)
-    child = np.empty((n + 1, n), np.int64)
-    child_bound = np.empty((n + 1, n))
-    value = np.array([np.inf])
-    place = np.array([0, 1])
-    cost = np.empty((n, n))
-    match = np.zeros(n, np.int64)
     return Tree(
-        fixed, linear, domain, rows, columns, degree_a, degree_b, u, v, branch, child,
-        child_bound, children, cursor, image, best, value, place, cost, match,
-    )  # fmt: skip
+        fixed=np.zeros(n + 1),
+        linear=np.zeros((n + 1, n, n)),
+        domain=domain,
+        rows=rows,
+        columns=columns,
+        u=np.zeros((n + 1, n)),
+        v=np.zeros((n + 1, n)),
+        branch=np.zeros(n + 1, np.int64),
+        child=np.empty((n + 1, n), np.int64),
+        child_bound=np.empty((n + 1, n)),
+        children=np.zeros(n + 1, np.int64),
+        cursor=np.zeros(n + 1, np.int64),
+        image=np.zeros(n, np.int64),
+        best=np.zeros(n, np.int64),
+        value=np.array([np.inf]),
+        place=np.array([0, 1]),
+        cost=np.empty((n, n)),
+        match=np.zeros(n, np.int64),
+    )
 
 
 @njit(cache=True, nogil=True)
 def start(pair, tree, restarts, seed):
     """Bound the root, and descend from its assignment; returns the root's lower bound."""
-    bound = _bound(pair, tree, tree.place[0], np.inf)
+    bound = relax(pair, tree, tree.place[0], np.inf)
     if bound < np.inf:
         for i in range(tree.best.size):
             tree.best[i] = tree.match[i]
@@ -110,7 +106,7 @@ def advance(pair, tree, budget):
         c = tree.cursor[t]
         if c < tree.children[t] and tree.child_bound[t, c] <= tree.value[0] - pair.gap:
             tree.cursor[t] = c + 1
-            _descend_to(pair, tree, t, tree.child[t, c])
+            _fix(pair, tree, t, tree.child[t, c])
             tree.place[0] = t + 1
             tree.place[1] = 1
         else:
@@ -132,56 +128,12 @@ def open_bound(tree: Tree) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _bound(pair, tree, t, limit):
-    """The Gilmore–Lawler bound of level t; leaves the assignment and its duals behind."""
-    m = pair.a.shape[0] - t
-    columns = tree.columns[t]
-    domain = tree.domain[t]
-    linear = tree.linear[t]
-    if pair.order_a.shape[0] > 0:
-        free_a = _sort_free(pair.a, pair.order_a, tree.rows[t], m)
-        free_b = _sort_free(pair.b, pair.order_b, columns, m)
-        for x in range(m):
-            for y in range(m):
-                free = 0.0
-                for k in range(m - 1):
-                    difference = free_a[x, k] - free_b[y, k]
-                    free += difference * difference
-                matched = linear[x, y] + 0.5 * free
-                tree.cost[x, y] = matched if may_match(domain, x, columns[y]) else np.inf
-    else:
-        for x in range(m):
-            for y in range(m):
-                matched = linear[x, y] + 0.5 * abs(tree.degree_a[t, x] - tree.degree_b[t, y])
-                tree.cost[x, y] = matched if may_match(domain, x, columns[y]) else np.inf
-    below = tree.fixed[t]
-    return below + assign(tree.cost, m, tree.u[t], tree.v[t], tree.match, limit - below)
-
-
-@njit(cache=True, nogil=True)
-def _sort_free(matrix, order, free, m):
-    """(m, m - 1) weights from each free vertex to the other free ones, ascending."""
-    is_free = np.zeros(matrix.shape[0], np.bool_)
-    weights = np.empty((m, m))
-    for x in range(m):
-        is_free[free[x]] = True
-    for x in range(m):
-        i = free[x]
-        count = 0
-        for k in order[i]:
-            if is_free[k] and k != i:
-                weights[x, count] = matrix[i, k]
-                count += 1
-    return weights
-
-
-@njit(cache=True, nogil=True)
 def _expand(pair, tree, t):
     """Bound level t, try its assignment as a permutation, and list the children worth a visit."""
     tree.children[t] = 0
     tree.cursor[t] = 0
     m = pair.a.shape[0] - t
-    bound = _bound(pair, tree, t, tree.value[0] - pair.gap)
+    bound = relax(pair, tree, t, tree.value[0] - pair.gap)
     if bound > tree.value[0] - pair.gap or bound == np.inf:
         return
     rows, columns = tree.rows[t], tree.columns[t]
@@ -200,156 +152,124 @@ def _expand(pair, tree, t):
             tree.best[i] = tree.image[i]
     slack = tree.value[0] - pair.gap - bound
     if m > 1 and slack >= 0.0:
-        u, v, domain = tree.u[t], tree.v[t], tree.domain[t]
-        x = _narrowest_row(tree.cost, u, v, m, slack, domain, columns)
-        if pair.order_a.shape[0] == 0:
-            for _ in range(ROUNDS):
-                before = _count(domain, m)
-                _refine(pair.a, pair.b, rows, columns, m, domain, tree.linear[t], tree.cost)
-                bound2 = tree.fixed[t] + assign(tree.cost, m, u, v, tree.match, tree.value[0] - pair.gap - tree.fixed[t])
-                if bound2 > tree.value[0] - pair.gap or bound2 == np.inf:
-                    return
-                bound = bound2
-                slack = tree.value[0] - pair.gap - bound
-                x = _narrowest_row(tree.cost, u, v, m, slack, domain, columns)
-                if _count(domain, m) == before: break
-        kind = pair.orbit_b if t == 0 else pair.twin_b
-        tree.branch[t] = x
+        line = _narrowest(tree.cost, tree.u[t], tree.v[t], m, slack, tree.domain[t], columns)
+        tree.branch[t] = line
+        if line < m:
+            kind = pair.twin_b if t else pair.orbit_b
+            others = columns
+        else:
+            kind = pair.twin_a if t else pair.orbit_a
+            others = rows
         tree.children[t] = _list_children(
-            tree.cost[x], bound - u[x], v, m, domain[x : x + 1], columns, kind, t == 0,
-            tree.child[t], tree.child_bound[t],
+            tree.cost, line, m, bound, tree.u[t], tree.v[t], tree.domain[t], columns, kind, others,
+            t == 0, tree.child[t], tree.child_bound[t],
         )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
-def _narrowest_row(cost, u, v, m, slack, domain, columns):
-    """Drop matches that cannot lead to a better permutation; the row with the fewest left."""
-    chosen, fewest, largest = 0, m + 1, -1.0
+def _narrowest(cost, u, v, m, slack, domain, columns):
+    """Rule out what cannot lead to a better permutation; the row or column with the fewest left."""
+    left = np.zeros(2 * m, np.int64)
+    total = np.zeros(2 * m)
     for x in range(m):
-        left = 0
-        total = 0.0
         for y in range(m):
             reduced = cost[x, y] - u[x] - v[y]
             if reduced <= slack:
-                left += 1
-                total += reduced
+                left[x] += 1
+                left[m + y] += 1
+                total[x] += reduced
+                total[m + y] += reduced
             elif reduced < np.inf:
-                j = columns[y]
-                domain[x, j >> 6] &= ~(np.uint64(1) << np.uint64(j & 63))
-        if left < fewest or (left == fewest and total > largest):
-            chosen, fewest, largest = x, left, total
+                remove(domain, x, columns[y])
+    chosen = 0
+    for line in range(1, 2 * m):
+        tie = left[line] == left[chosen] and total[line] > total[chosen]
+        if left[line] < left[chosen] or tie:
+            chosen = line
     return chosen
 
 
 @njit(cache=True, nogil=True)
-def _list_children(cost, base, v, m, domain, columns, kind, whole, child, child_bound):
-    """The columns to try for the branching row, one of each kind, by their bounds.
+def _list_children(
+    cost, line, m, bound, u, v, domain, columns, kind, others, whole, child, child_bound
+):
+    """What to match the chosen row or column with, one of each kind, by their bounds.
 
-    While every column is free (``whole``) a kind is represented by its least member or, where that
-    one is ruled out, not at all.
+    At the root (``whole``) a kind is represented by its least member or, where that one is ruled
+    out, not at all.
     """
     count = 0
-    for y in range(m):
-        j = columns[y]
-        wanted = may_match(domain, 0, j) and (not whole or kind[j] == j)
+    for z in range(m):
+        x, y = (line, z) if line < m else (z, line - m)
+        wanted = contains(domain, x, columns[y]) and (not whole or kind[others[z]] == others[z])
         for c in range(count):
-            wanted = wanted and kind[columns[child[c]]] != kind[j]
+            wanted = wanted and kind[others[child[c]]] != kind[others[z]]
         if wanted:
-            bound = base + cost[y] - v[y]
+            value = bound + cost[x, y] - u[x] - v[y]
             c = count
-            while c > 0 and child_bound[c - 1] > bound:
+            while c > 0 and child_bound[c - 1] > value:
                 child_bound[c] = child_bound[c - 1]
                 child[c] = child[c - 1]
                 c -= 1
-            child_bound[c] = bound
-            child[c] = y
+            child_bound[c] = value
+            child[c] = z
             count += 1
     return count
 
 
 @njit(cache=True, nogil=True)
-def _descend_to(pair, tree, t, chosen):
-    """Fill level t + 1: the branching row of level t takes the chosen column."""
+def _fix(pair, tree, t, z):
+    """Fill level t + 1: the chosen row or column of level t is matched with position z."""
     m = pair.a.shape[0] - t
-    x0, y0 = tree.branch[t], chosen
+    line = tree.branch[t]
+    x0, y0 = (line, z) if line < m else (z, line - m)
     i, j = tree.rows[t, x0], tree.columns[t, y0]
     s = t + 1
     tree.image[i] = j
     tree.fixed[s] = tree.fixed[t] + tree.linear[t, x0, y0]
     for y in range(m - 1):
         old = y if y < y0 else y + 1
-        column = tree.columns[t, old]
-        tree.columns[s, y] = column
-        tree.degree_b[s, y] = tree.degree_b[t, old] - pair.b[j, column]
+        tree.columns[s, y] = tree.columns[t, old]
         tree.v[s, y] = tree.v[t, old]
     for x in range(m - 1):
         old = x if x < x0 else x + 1
         row = tree.rows[t, old]
-        weight = pair.a[i, row]
         tree.rows[s, x] = row
-        tree.degree_a[s, x] = tree.degree_a[t, old] - weight
         for w in range(tree.domain.shape[2]):
             tree.domain[s, x, w] = tree.domain[t, old, w]
-        tree.domain[s, x, j >> 6] &= ~(np.uint64(1) << np.uint64(j & 63))
-        if pair.twin_a[row] == pair.twin_a[i]:
-            _keep_later(tree.domain[s, x], tree.columns[s], m - 1, pair.orbit_b, pair.twin_b, j)
+        remove(tree.domain[s], x, j)
         for y in range(m - 1):
-            difference = weight - pair.b[j, tree.columns[s, y]]
+            difference = pair.a[i, row] - pair.b[j, tree.columns[s, y]]
             before = tree.linear[t, old, y if y < y0 else y + 1]
             tree.linear[s, x, y] = before + difference * difference
+    rows, columns = tree.rows[s], tree.columns[s]
+    if line < m:
+        _order_rows(pair, rows, columns, m - 1, tree.domain[s], i, j)
+    else:
+        _order_columns(pair, rows, columns, m - 1, tree.domain[s], i, j)
 
 
 @njit(cache=True, nogil=True)
-def _keep_later(domain, columns, m, orbit, twin, j):
-    """Twins of a fixed row take columns no earlier than its own: other orders say the same."""
+def _order_rows(pair, rows, columns, m, domain, i, j):
+    """Twins of row i take columns no earlier than j: other orders say the same."""
+    for x in range(m):
+        if pair.twin_a[rows[x]] == pair.twin_a[i]:
+            for y in range(m):
+                if _earlier(pair.orbit_b, pair.twin_b, columns[y], j):
+                    remove(domain, x, columns[y])
+
+
+@njit(cache=True, nogil=True)
+def _order_columns(pair, rows, columns, m, domain, i, j):
+    """Twins of column j are taken by rows no earlier than i."""
     for y in range(m):
-        k = columns[y]
-        if orbit[k] < orbit[j] or (orbit[k] == orbit[j] and twin[k] < twin[j]):
-            domain[k >> 6] &= ~(np.uint64(1) << np.uint64(k & 63))
+        if pair.twin_b[columns[y]] == pair.twin_b[j]:
+            for x in range(m):
+                if _earlier(pair.orbit_a, pair.twin_a, rows[x], i):
+                    remove(domain, x, columns[y])
 
-
-ROUNDS = 3
 
 @njit(cache=True, nogil=True)
-def _popcount(x):
-    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-@njit(cache=True, nogil=True)
-def _count(domain, m):
-    c=0
-    for x in range(m): c+=_popcount(domain[x,0])
-    return c
-
-@njit(cache=True, nogil=True)
-def _refine(a, b, rows, columns, m, domain, linear, cost):
-    one=np.uint64(1)
-    # local bit sets
-    da=np.zeros(m,np.uint64); db=np.zeros(m,np.uint64); dom=np.zeros(m,np.uint64); cod=np.zeros(m,np.uint64)
-    full=(one<<np.uint64(m))-one
-    for x in range(m):
-        for y in range(m):
-            if a[rows[x],rows[y]]!=0: da[x]|=one<<np.uint64(y)
-            if b[columns[x],columns[y]]!=0: db[x]|=one<<np.uint64(y)
-            if (domain[x,0]>>np.uint64(columns[y]))&one:
-                dom[x]|=one<<np.uint64(y); cod[y]|=one<<np.uint64(x)
-    U=np.zeros(m,np.uint64);V=np.zeros(m,np.uint64);U2=np.zeros(m,np.uint64);V2=np.zeros(m,np.uint64)
-    for x in range(m):
-        for k in range(m):
-            if k==x: continue
-            if (da[x]>>np.uint64(k))&one: U[x]|=dom[k]
-            else: V[x]|=dom[k]
-            if (db[x]>>np.uint64(k))&one: U2[x]|=cod[k]
-            else: V2[x]|=cod[k]
-    for x in range(m):
-        dx=_popcount(da[x]); na=full&~da[x]&~(one<<np.uint64(x))
-        for y in range(m):
-            if not (dom[x]>>np.uint64(y))&one:
-                cost[x,y]=np.inf; continue
-            dy=_popcount(db[y]); nb=full&~db[y]&~(one<<np.uint64(y))
-            e=min(_popcount(db[y]&U[x]),_popcount(da[x]&U2[y]))
-            z=min(_popcount(nb&V[x]),_popcount(na&V2[y]))
-            e=min(e, z-(m-1)+dx+dy)
-            cost[x,y]=linear[x,y]+0.5*(dx+dy-2*e)
+def _earlier(orbit, twin, k, j):
+    """Whether vertex k comes before vertex j in the order by orbit, then twin class."""
+    return orbit[k] < orbit[j] or (orbit[k] == orbit[j] and twin[k] < twin[j])

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import BufferedIOBase, TextIOBase
 from pathlib import Path, PurePosixPath
-from typing import IO, TextIO
 
 import numpy as np
 from torch_geometric.data import Data
@@ -97,7 +97,7 @@ def read_graphs(
         raise ValueError(f"{path} cannot be read: {reason}; check its name and rights") from error
 
 
-def _open(path: Path, stack: ExitStack) -> Archive | IO[bytes]:
+def _open(path: Path, stack: ExitStack) -> Archive | BufferedIOBase:
     if path.is_dir() or path.suffix.lower() == ".zip":
         return stack.enter_context(Archive(path))
     return stack.enter_context(path.open("rb"))
@@ -120,7 +120,7 @@ def _read_tu(
 
 
 def _records(
-    source: Archive | IO[bytes],
+    source: Archive | BufferedIOBase,
     path: Path,
     smiles_column: str | None,
     target: Sequence[str] | None,
@@ -131,7 +131,7 @@ def _records(
         name, stream = path.name, source
     elif graphml := [name for name in source.names if name.lower().endswith(".graphml")]:
         beside = source.find("targets.csv")
-        table = None if beside is None else _text(stack.enter_context(source.open(beside)), beside)
+        table = None if beside is None else _text(source.open(beside), beside, stack)
         return read_graphml_folder(graphml, source.open, table), len(graphml)
     else:
         tables = [name for name in source.names if _format(name) in (*_TABLES, *_LINES)]
@@ -140,9 +140,9 @@ def _records(
             raise ValueError(f"{path} holds {held}; expected one dataset: {_KNOWN}")
         name, stream = tables[0], stack.enter_context(source.open(tables[0]))
     if _format(name) in _TABLES:
-        return read_smiles_csv(_text(stream, name), name, smiles_column, target), None
+        return read_smiles_csv(_text(stream, name, stack), name, smiles_column, target), None
     if _format(name) in _LINES:
-        return read_json_lines(_text(stream, name), name), None
+        return read_json_lines(_text(stream, name, stack), name), None
     if _format(name) == ".graphml":
         return iter([read_graphml(stream, name)]), 1
     raise ValueError(f"{path} is of no known format; expected {_KNOWN}")
@@ -176,11 +176,11 @@ def _gather(
     return GraphFile(graphs, columns, _stem(path), tuple(id for _, id, _ in read))
 
 
-def _text(stream: IO[bytes], name: str) -> TextIO:
+def _text(stream: BufferedIOBase, name: str, stack: ExitStack) -> TextIOBase:
     """Decoded, and decompressed where the name says so."""
     decompress = _DECOMPRESS.get(PurePosixPath(name).suffix.lower())
-    plain = stream if decompress is None else decompress(stream)
-    return io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
+    plain = stream if decompress is None else stack.enter_context(decompress(stream))
+    return stack.enter_context(io.TextIOWrapper(plain, encoding="utf-8-sig", newline=""))
 
 
 def _format(name: str) -> str:

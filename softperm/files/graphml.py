@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase, TextIOBase
 from pathlib import PurePosixPath
-from typing import IO, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -27,7 +28,7 @@ _PARSE: dict[str, Callable[[str], Any]] = {
 }
 
 
-def read_graphml(stream: IO[bytes], name: str) -> Record:
+def read_graphml(stream: BufferedIOBase, name: str) -> Record:
     """The one graph of a GraphML file.
 
     Vertices and edges carry what they do in NetworkX: ``label``, ``x`` and, on edges, ``weight``.
@@ -66,7 +67,7 @@ def read_graphml(stream: IO[bytes], name: str) -> Record:
 
 
 def read_graphml_folder(
-    names: list[str], open_file: Callable[[str], IO[bytes]], table: IO[str] | None
+    names: list[str], open_file: Callable[[str], BufferedIOBase], table: TextIOBase | None
 ) -> Iterator[Record]:
     """The graphs of a folder of GraphML files, in the order of their names.
 
@@ -91,7 +92,7 @@ def read_graphml_folder(
         yield Record(record.where, record.id, record.raw, given)
 
 
-def _read_targets(table: IO[str], names: list[str]) -> dict[str, dict[str, Target]]:
+def _read_targets(table: TextIOBase, names: list[str]) -> dict[str, dict[str, Target]]:
     """The rows of ``targets.csv`` by the stem of the file they belong to."""
     header, rows = read_table(table, "targets.csv")
     lowered = [column.lower() for column in header]

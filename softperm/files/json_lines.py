@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from io import TextIOBase
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from softperm.canonical import RawGraph
 from softperm.files.records import Record, Target
 
 
-def read_json_lines(stream: TextIO, name: str) -> Iterator[Record]:
+def read_json_lines(stream: TextIOBase, name: str) -> Iterator[Record]:
     """The graphs of a JSON Lines file, in the order of its lines.
 
     Each line is an object ``{"nodes": [{"id": …, "label": …, "x": …}, …], "links": [{"source": …,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from io import TextIOBase
 
 from softperm.files.records import Record, parse_cells
 from softperm.molecules import read_smiles
 
 
 def read_smiles_csv(
-    stream: TextIO, name: str, smiles_column: str | None, target: Sequence[str] | None
+    stream: TextIOBase, name: str, smiles_column: str | None, target: Sequence[str] | None
 ) -> Iterator[Record]:
     """The molecules of a CSV or TSV file, in the order of its rows.
 
@@ -43,7 +43,7 @@ def read_smiles_csv(
         yield Record(where, smiles.strip(), read_smiles(smiles, where), targets)
 
 
-def read_table(stream: TextIO, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def read_table(stream: TextIOBase, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header of a table and its rows, each with its line number; blank lines are skipped.
 
     Args:

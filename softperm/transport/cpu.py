@@ -1,198 +1,165 @@
-"""The fused transport on CPU, in numba: parallel over problems, forward and backward."""
+"""The fused transport on CPU: ragged problems shared out among threads that run numba kernels."""
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numba
 import numpy as np
 import torch
-from numba import njit, prange
+from jaxtyping import Float, Int
 from torch import Tensor
+
+from softperm.transport import cpu_backward, cpu_forward
+
+NOISE = {torch.float32: 2e-7, torch.float64: 0.0}
+"""Error at which a problem stops whatever its rate: float32 rounds column sums by about this."""
+
+EPSILON = {torch.float32: 3e-8, torch.float64: 1e-16}
+"""Relative change that rounding hides."""
+
+CANCELLED = 1e-2
+"""If a float32 gradient is a smaller share of its terms than this, it is formed in float64."""
 
 
 def forward(
-    scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, iterations, tolerance
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Plan (V, P), column potentials (M, B, T, C), iterations used (M, B), error (M, B)."""
+    scores: Float[Tensor, "V P"],
+    ptr: Int[Tensor, "M B1"],
+    row_mass: Float[Tensor, " V"],
+    column_mass: Float[Tensor, "M B C"],
+    extra: Float[Tensor, "M R C"],
+    extra_mass: Float[Tensor, "M B R"],
+    bin_score: Float[Tensor, " M"],
+    iterations: int,
+    tolerance: float,
+) -> tuple[
+    Float[Tensor, "V P"], Float[Tensor, "M B T C"], Int[Tensor, "M B"], Float[Tensor, "M B"]
+]:
+    """Solves the problems described by :class:`softperm.transport.problem.Problem`.
+
+    Returns:
+        The plan, the column potentials of each iteration, the iterations used, the error left.
+    """
+    limit = torch.full(column_mass.shape[:2], iterations, dtype=torch.int64)
+    noise = NOISE[scores.dtype] if tolerance > 0 else 0.0
+    tensors = (scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
+    return _solve(_order(ptr), tensors, limit, iterations, tolerance, noise)
+
+
+def backward(
+    grad_plan: Float[Tensor, "V P"],
+    plan: Float[Tensor, "V P"],
+    scores: Float[Tensor, "V P"],
+    ptr: Int[Tensor, "M B1"],
+    row_mass: Float[Tensor, " V"],
+    column_mass: Float[Tensor, "M B C"],
+    extra: Float[Tensor, "M R C"],
+    extra_mass: Float[Tensor, "M B R"],
+    bin_score: Float[Tensor, " M"],
+    history: Float[Tensor, "M B T C"],
+    used: Int[Tensor, "M B"],
+    error: Float[Tensor, "M B"],
+    tolerance: float,
+    gradient: int,
+) -> tuple[Float[Tensor, "V P"], Float[Tensor, "M B R C"], Float[Tensor, "M B"]]:
+    """Gradients of scores, and for each problem of its extra rows and its dustbin's score.
+
+    In float32 the terms of a gradient may cancel, most of all where plans are almost hard. Those
+    problems, told by the norms, are done again in float64 from the start.
+
+    Args:
+        grad_plan: gradient of the plan.
+        gradient: 1 of the iterations that were run; 2 of the fixed point, if its series converges;
+            0 the second for problems that stopped early at a tolerance below 1e-3.
+    """
+    early = (used < history.shape[2]) & (tolerance < 1e-3)  # (M, B)
+    implicit = early if gradient == 0 else torch.full_like(early, gradient == 2)
+    tensors = (grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
+    order = _order(ptr)
+    *gradients, kept = _differentiate(order, tensors, history, used, implicit)
+    again = order[(kept.flatten() < CANCELLED).numpy()[order]]
+    if scores.dtype == torch.float32 and len(again):
+        _differentiate_in_float64(again, tensors, used, implicit, gradients)
+    return tuple(gradients)
+
+
+def _differentiate_in_float64(order, tensors, used, implicit, gradients) -> None:
+    """Puts the gradients of some problems, formed in float64, in the place of others."""
+    wide = tuple(t.double() if t.is_floating_point() else t for t in tensors)
+    longest = int(used.flatten()[order].max())
+    _, history, _, _ = _solve(order, wide[1:], used.long(), longest, -1.0, -1.0)
+    new = _differentiate(order, wide, history, used, implicit)
+    ptr = tensors[2]
+    begin, end = ptr[:, :-1].flatten().tolist(), ptr[:, 1:].flatten().tolist()
+    for i in order.tolist():
+        gradients[0][begin[i] : end[i]] = new[0][begin[i] : end[i]]
+        for old, fresh in zip(gradients[1:], new[1:3], strict=True):
+            old.flatten(0, 1)[i] = fresh.flatten(0, 1)[i]
+
+
+def _solve(order, tensors, limit, iterations, tolerance, noise):
+    """Runs the forward kernel on the problems in ``order``."""
+    scores, column_mass = tensors[0], tensors[3]
     m, b, c = column_mass.shape
-    plan = torch.zeros_like(scores, memory_format=torch.contiguous_format)
-    history = torch.zeros(m, b, iterations, c, dtype=torch.float64)
+    plan = torch.zeros(scores.shape, dtype=scores.dtype)
+    history = torch.empty(m, b, iterations, c, dtype=torch.float64)
     used = torch.zeros(m, b, dtype=torch.int32)
     error = torch.zeros(m, b, dtype=scores.dtype)
-    inputs = (scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
-    noise = 2e-7 if scores.dtype == torch.float32 else 0.0
-    _forward(
-        *map(_array, inputs), tolerance, noise if tolerance > 0 else 0.0,
-        *(t.numpy() for t in (plan, history, used, error)),
+    _share_out(
+        cpu_forward.forward, order, *map(_array, (*tensors, limit)), tolerance, noise,
+        *map(_array, (plan, history, used, error)),
     )  # fmt: skip
     return plan, history, used, error
 
 
-def backward(
-    grad_plan, plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    history, used, error, tolerance, gradient,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of scores (V, P), and per problem of extra rows (M, B, R, C) and bin (M, B)."""
+def _differentiate(order, tensors, history, used, implicit):
+    """Runs the backward kernel on the problems in ``order``."""
+    scores, column_mass, extra = tensors[1], tensors[4], tensors[5]
     m, b, c = column_mass.shape
-    d_scores = torch.zeros_like(scores, memory_format=torch.contiguous_format)
+    d_scores = torch.zeros(scores.shape, dtype=scores.dtype)
     d_extra = torch.zeros(m, b, extra.shape[1], c, dtype=scores.dtype)
     d_bin = torch.zeros(m, b, dtype=scores.dtype)
-    inputs = (grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
-    _backward(
-        *map(_array, inputs), _array(history), _array(used), tolerance, gradient,
-        *(t.numpy() for t in (d_scores, d_extra, d_bin)),
+    kept = torch.ones(m, b, dtype=torch.float64)
+    _share_out(
+        cpu_backward.backward, order, *map(_array, (*tensors, history, used, implicit)),
+        EPSILON[scores.dtype], *map(_array, (d_scores, d_extra, d_bin, kept)),
     )  # fmt: skip
-    return d_scores, d_extra, d_bin
+    return d_scores, d_extra, d_bin, kept
+
+
+def _order(ptr: Int[Tensor, "M B1"]) -> np.ndarray:
+    """Problems by size, the largest first, so that no thread ends with a large one."""
+    return np.argsort(-ptr.diff(dim=1).flatten().numpy(), kind="stable")
 
 
 def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().contiguous().numpy()
 
 
-@njit(cache=True)
-def _rows(m, b, scores, ptr, row_mass, extra, extra_mass, bin_score, c):
-    """Scores (N, C) and log masses (N,) of all rows of a problem, extra rows last."""
-    begin, end = ptr[m, b], ptr[m, b + 1]
-    p, r = scores.shape[1], extra.shape[1]
-    n = end - begin
-    s = np.empty((n + r, c))
-    log_a = np.empty(n + r)
-    for i in range(n):
-        for k in range(p):
-            s[i, k] = scores[begin + i, k]
-        if c > p:
-            s[i, p] = bin_score[m]
-        log_a[i] = np.log(row_mass[begin + i]) if row_mass[begin + i] > 0 else -np.inf
-    for j in range(r):
-        s[n + j] = extra[m, j]
-        log_a[n + j] = np.log(extra_mass[m, b, j]) if extra_mass[m, b, j] > 0 else -np.inf
-    return s, log_a
+def _share_out(kernel, order: np.ndarray, *arguments) -> None:
+    """Runs ``kernel`` in as many threads as numba and torch both allow.
+
+    Each thread takes the next problem when it is through with one. The caller's is one of them,
+    and it does not wait for those that have not begun when nothing is left to do: at worst, on a
+    busy machine, it does all the work. (Numba's own parallel loops may wait for a core on which a
+    thread of torch's spins, may not be used after a fork, nor with some back ends by two callers.)
+    """
+    if len(order) == 0:
+        return
+    ticket = np.zeros(1, dtype=np.int64)
+    threads = min(numba.get_num_threads(), torch.get_num_threads(), len(order))
+    helpers = [
+        _pool(os.getpid()).submit(kernel, ticket, order, *arguments) for _ in range(threads - 1)
+    ]
+    kernel(ticket, order, *arguments)
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
 
 
-@njit(cache=True)
-def _columns(s, u, log_a, log_b, v):
-    """v = log b − LSE over living rows."""
-    n, c = s.shape
-    for k in range(c):
-        top = -np.inf
-        for i in range(n):
-            if log_a[i] > -np.inf:
-                top = max(top, s[i, k] + u[i])
-        total = 0.0
-        for i in range(n):
-            if log_a[i] > -np.inf:
-                total += np.exp(s[i, k] + u[i] - top)
-        v[k] = log_b[k] - (top + np.log(total)) if total > 0 else 0.0
-
-
-@njit(cache=True)
-def _solve_rows(s, v, log_a, u):
-    """u = log a − LSE over columns."""
-    n, c = s.shape
-    for i in range(n):
-        top = -np.inf
-        for k in range(c):
-            top = max(top, s[i, k] + v[k])
-        total = 0.0
-        for k in range(c):
-            total += np.exp(s[i, k] + v[k] - top)
-        u[i] = log_a[i] - (top + np.log(total))
-
-
-@njit(cache=True, parallel=True)
-def _forward(
-    scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, tolerance, noise,
-    plan, history, used, error,
-):  # fmt: skip
-    models, problems, c = column_mass.shape
-    iterations = history.shape[2]
-    for g in prange(models * problems):
-        m, b = g // problems, g % problems
-        s, log_a = _rows(m, b, scores, ptr, row_mass, extra, extra_mass, bin_score, c)
-        n = len(s)
-        log_b = np.log(column_mass[m, b].astype(np.float64))
-        u = np.zeros(n)
-        v = np.zeros(c)
-        proposal = np.zeros(c)
-        now = np.inf
-        count = 0
-        for step in range(iterations + 1):
-            _columns(s, u, log_a, log_b, proposal)
-            if step > 0:
-                before = now
-                now = 0.0
-                for k in range(c):
-                    held = v[k] - proposal[k]
-                    if not np.isnan(held):
-                        now = max(now, abs(np.expm1(held)))
-                rate = now / before if before > 0 else 0.0
-                left = now
-                if now > 0:
-                    left = now * max(1.0, rate / (1 - rate)) if rate < 1 else np.inf
-                if left <= tolerance or now <= noise:
-                    break
-            if step == iterations:
-                break
-            v[:] = proposal
-            history[m, b, step] = v
-            _solve_rows(s, v, log_a, u)
-            count += 1
-        used[m, b] = count
-        error[m, b] = now
-        for i in range(ptr[m, b + 1] - ptr[m, b]):
-            for k in range(scores.shape[1]):
-                plan[ptr[m, b] + i, k] = np.exp(s[i, k] + u[i] + v[k])
-
-
-@njit(cache=True, parallel=True)
-def _backward(
-    grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    history, used, tolerance, gradient, d_scores, d_extra, d_bin,
-):  # fmt: skip
-    models, problems, c = column_mass.shape
-    p = scores.shape[1]
-    for g in prange(models * problems):
-        m, b = g // problems, g % problems
-        s, log_a = _rows(m, b, scores, ptr, row_mass, extra, extra_mass, bin_score, c)
-        n, first = len(s), ptr[m, b]
-        vertices = ptr[m, b + 1] - first
-        log_b = np.log(column_mass[m, b].astype(np.float64))
-        u = np.zeros(n)
-        w = np.zeros((n, c))
-        t = used[m, b] - 1
-        _solve_rows(s, history[m, b, t], log_a, u)
-        gu = np.zeros(n)
-        gv = np.zeros(c)
-        for i in range(vertices):
-            for k in range(p):
-                w[i, k] = grad_plan[first + i, k] * np.exp(s[i, k] + u[i] + history[m, b, t, k])
-                gu[i] += w[i, k]
-                gv[k] += w[i, k]
-        while t >= 0:
-            v = history[m, b, t]
-            for i in range(n):
-                if log_a[i] > -np.inf:
-                    for k in range(c):
-                        q = gu[i] * np.exp(s[i, k] + u[i] + v[k] - log_a[i])
-                        w[i, k] -= q
-                        gv[k] -= q
-            if t > 0:
-                _solve_rows(s, history[m, b, t - 1], log_a, u)
-            else:
-                u[:] = 0.0
-            gu[:] = 0.0
-            for i in range(n):
-                if log_a[i] > -np.inf:
-                    for k in range(c):
-                        if log_b[k] > -np.inf:
-                            q = gv[k] * np.exp(s[i, k] + u[i] + v[k] - log_b[k])
-                            w[i, k] -= q
-                            gu[i] -= q
-            gv[:] = 0.0
-            t -= 1
-        for i in range(vertices):
-            for k in range(p):
-                d_scores[first + i, k] = w[i, k]
-            if c > p:
-                d_bin[m, b] += w[i, p]
-        for j in range(n - vertices):
-            for k in range(c):
-                d_extra[m, b, j, k] = w[vertices + j, k]
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """The threads of this process: those of its parent do not survive a fork."""
+    return ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS, thread_name_prefix="softperm")

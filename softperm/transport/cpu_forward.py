@@ -36,7 +36,7 @@ NEAR, FAR, LOST = range(3)
 """What a column update does: stay near the base, leave it, or fail for want of digits."""
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, error_model="numpy", nogil=True)
 def forward(
     ticket, order, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     limit, tolerance, noise, plan, history, used, error,
@@ -77,7 +77,7 @@ def forward(
         _write_plan(ptr[m, g], ptr[m, g + 1], c, kernel, x, y, plan)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _write_plan(begin, end, c, kernel, x, y, plan):
     """The vertices' rows of xᵢ Kᵢₖ yₖ."""
     for i in range(end - begin):
@@ -86,7 +86,7 @@ def _write_plan(begin, end, c, kernel, x, y, plan):
             plan[begin + i, k] = kernel[first + k * WIDTH] * y[k] * x[i]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _solve(
     blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
     limit, tolerance, noise, history,
@@ -142,7 +142,7 @@ def _propose(b, sums, y, floor, proposal):
     return peak(error), change
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, error_model="numpy", forceinline=True)
 def _accept(near, proposal, base, y, v):
     """Potentials v = base + log of the weights; weights if ``near``. Returns if anything moves."""
     like = load(y, 0)

@@ -10,10 +10,10 @@ from softperm.transport.gpu_tiles import (
     NEVER,
     column_ids,
     largest,
+    load_rows,
     load_scores,
     over_columns,
     over_rows,
-    row_ids,
     row_potential,
     row_softmax,
     scale_rows,
@@ -31,9 +31,7 @@ def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constex
     A row's sum is fixed, so the gradient is as good as less its value where the row's plan is
     largest. Without that, what a nearly hard plan leaves of it would drown in rounding.
     """
-    row = row_ids(N)
-    col = column_ids(J, L)
-    g = tl.load(grad + row * P + col, mask=(row < n) & (col < P), other=0.0)
+    g = load_rows(grad, n, P, J, N, L)
     top = tl.max(tl.max(k, 0, keep_dims=True), 2, keep_dims=True)
     there = tl.where(k == top, g, -NEVER)
     ds = k * a * (g - tl.max(tl.max(there, 0, keep_dims=True), 2, keep_dims=True))
@@ -123,9 +121,9 @@ def replay(
             y_next, safe = since(v_next, v, alive, WIDE, dtype)
             t -= 1
         if t > 1:
-            s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
             v_this = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
             v = tl.load(history + (t - 2) * C + col, mask=col < C, other=LOWEST)
+            s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
             ds -= k * (alpha * y)
             k, lse = row_softmax(s, v)
             share = gv * shares(s, row_potential(lse, a), v_this, per_b)
@@ -139,6 +137,6 @@ def replay(
             v_next = tl.load(history + tl.maximum(t - 3, 0) * C + col, mask=col < C, other=0.0)
             y_next, safe = since(v_next, v, alive, WIDE, dtype)
             t -= 1
-    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
     v_this = tl.load(history + col, mask=col < C, other=LOWEST)
+    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
     return ds - k * (alpha * y) - gv * shares(s, unit_potential(a), v_this, per_b)

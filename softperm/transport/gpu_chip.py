@@ -28,6 +28,8 @@ from softperm.transport.gpu_tiles import (
     row_potential,
     row_softmax,
     scale_rows,
+    store_extra,
+    store_rows,
     unit_potential,
 )
 
@@ -65,10 +67,9 @@ def _solve(
     """One problem: plan, column potentials of each iteration, iterations used, error left."""
     C = P + BIN
     col = column_ids(J, L)
-    row = row_ids(N)
-    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
     b, scale = load_column_mass(column_mass, C, J, L)
     a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
+    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
     top, total = column_sums(s, unit_potential(a))
     b = tl.where(top > 0.5 * LOWEST, b, 0.0)  # a problem without rows is over at once
     v = column_potential(top, total, b)
@@ -88,21 +89,33 @@ def _solve(
             left, ahead, over, y_next, safe = judge(c, y, b, left, ahead, tolerance, WIDE)
             going = (over == 0) & (t < iterations)
         if going:
-            s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-            _, lse = row_softmax(s, v + tl.log(y))
-            top, total = column_sums(s, row_potential(lse, a))
-            v = column_potential(top, total, b)
-            k, _ = row_softmax(s, v)
+            v, k = _in_log_space(
+                scores, extra, bin_score, a, b, v + tl.log(y), n, P, J, N, L, R, BIN
+            )
             c = over_rows(k * a)
-            y = tl.full([J, 1, L], 1.0, s.dtype)
+            y = tl.full([J, 1, L], 1.0, k.dtype)
             tl.store(history + t * C + col, v, mask=col < C)
             t += 1
             left, ahead, over, y_next, safe = judge(c, y, b, left, ahead, tolerance, WIDE)
             going = (over == 0) & (t < iterations)
     x = scale_rows(k, y, a * scale)
-    tl.store(plan + row * P + col, k * y * x, mask=(row < n) & (col < P))
+    store_rows(plan, k * y * x, n, P, J, N, L)
     tl.store(used, t)
     tl.store(error, left)
+
+
+@triton.jit
+def _in_log_space(
+    scores, extra, bin_score, a, b, v, n, P,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+):  # fmt: skip
+    """An iteration from the column potentials v: the next ones, and K at them."""
+    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+    _, lse = row_softmax(s, v)
+    top, total = column_sums(s, row_potential(lse, a))
+    v = column_potential(top, total, b)
+    k, _ = row_softmax(s, v)
+    return v, k
 
 
 @triton.jit(do_not_specialize=["B", "P", "iterations", "implicit", "lower"])
@@ -141,7 +154,6 @@ def _gradient(
 ):  # fmt: skip
     """One problem: gradient of its vertices' scores, its extra rows' scores and its bin score."""
     C = P + BIN
-    row = row_ids(N)
     col = column_ids(J, L)
     t = tl.load(used)
     v = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
@@ -162,10 +174,9 @@ def _gradient(
             ds, k, a, alpha, gv, v, alive, per_b, scores, extra, bin_score, history, history,
             t, n, P, J, N, L, R, BIN, WIDE, False,
         )  # fmt: skip
-    tl.store(d_scores + row * P + col, ds, mask=(row < n) & (col < P))
+    store_rows(d_scores, ds, n, P, J, N, L)
     if R > 0:
-        at = row - n
-        tl.store(d_extra + at * C + col, ds, mask=(at >= 0) & (at < R) & (col < C))
+        store_extra(d_extra, ds, n, N, C, J, N, L, R)
     if BIN:
-        bins = tl.where((row < n) & (col == P), ds, 0.0)
+        bins = tl.where((row_ids(N) < n) & (col == P), ds, 0.0)
         tl.store(d_bin, tl.sum(tl.sum(tl.sum(bins, 2), 1), 0))

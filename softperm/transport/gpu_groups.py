@@ -69,6 +69,7 @@ def exchange(
         The sum, in the type of the board, and the next turn.
     """
     x = x.to(board.dtype.element_ty)
+    turn = tl.to_tensor(turn)
     if parts > 1:
         col = column_ids(J, L)
         place_id = tl.arange(0, GROUP)[None, :, None]

@@ -18,26 +18,28 @@ from softperm.transport.gpu_tiles import (
     column_ids,
     column_potential,
     column_sums,
+    flat_columns,
+    flat_rows,
     judge,
     load_column_mass,
     load_row_mass,
     load_scores,
     over_rows,
-    row_ids,
     row_potential,
     row_softmax,
     scale_rows,
+    store_rows,
     unit_potential,
 )
 
 
 @triton.jit
-def kernel_at(n, C, beyond, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr):
+def _kernel_at(n, C, beyond, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr):
     """Where K of a tile lies: rows of vertices by place, extra rows ``beyond`` all vertices."""
-    row = row_ids(N).to(tl.int64)
+    row = flat_rows(J, N)
     if R > 0:
         row = tl.where(row < n, row, beyond + row - n)
-    return row * C + column_ids(J, L)
+    return row * C + flat_columns(J, N, L)
 
 
 @triton.jit
@@ -49,15 +51,14 @@ def fill_kernel(
     C = P + BIN
     c = tl.zeros([J, 1, L], scores.dtype.element_ty)
     for first in range(lo, hi, N):
-        s = load_scores(
-            scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN
-        )
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+        s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
         k, _ = row_softmax(s, v)
         tl.store(
-            kernel + first * C + kernel_at(n - first, C, beyond - first, J, N, L, R), k,
-            mask=(row_ids(N) < hi - first) & (column_ids(J, L) < C),
-        )  # fmt: skip
+            kernel + first * C + _kernel_at(n - first, C, beyond - first, J, N, L, R),
+            tl.reshape(k, (J * N, L)),
+            mask=(flat_rows(J, N) < hi - first) & (flat_columns(J, N, L) < C),
+        )
         c += over_rows(k * a)
     tl.debug_barrier()
     return c
@@ -69,10 +70,12 @@ def load_kernel(
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """K of the rows from ``first``; 0 in rows from ``hi`` on."""
-    return tl.load(
-        kernel + first * C + kernel_at(n - first, C, beyond - first, J, N, L, R),
-        mask=(row_ids(N) < hi - first) & (column_ids(J, L) < C), other=0.0,
-    )  # fmt: skip
+    k = tl.load(
+        kernel + first * C + _kernel_at(n - first, C, beyond - first, J, N, L, R),
+        mask=(flat_rows(J, N) < hi - first) & (flat_columns(J, N, L) < C),
+        other=0.0,
+    )
+    return tl.reshape(k, (J, N, L))
 
 
 @triton.jit(do_not_specialize=["problems", "B", "V", "P", "iterations", "lower"])
@@ -117,7 +120,6 @@ def _solve(
     """One part of a problem, the rows lo to hi. See the kernel on chip, step by step the same."""
     C = P + BIN
     col = column_ids(J, L)
-    row = row_ids(N)
     dtype: tl.constexpr = scores.dtype.element_ty
     b, scale = load_column_mass(column_mass, C, J, L)
     y = tl.full([J, 1, L], 1.0, dtype)
@@ -169,8 +171,7 @@ def _solve(
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
         x = scale_rows(k, y, a * scale)
-        inside = (row < n - first) & (row < hi - first) & (col < P)
-        tl.store(plan + first * P + row * P + col, k * y * x, mask=inside)
+        store_rows(plan + first * P, k * y * x, tl.minimum(n, hi) - first, P, J, N, L)
     if place == 0:
         tl.store(used, t)
         tl.store(error, left)
@@ -191,10 +192,8 @@ def _sum_columns(
     top = tl.full([J, 1, L], LOWEST, tl.float64)
     total = tl.zeros([J, 1, L], tl.float64)
     for first in range(lo, hi, N):
-        s = load_scores(
-            scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN
-        )
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+        s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
         if FIRST:
             u = unit_potential(a)
         else:

@@ -28,6 +28,8 @@ from softperm.transport.gpu_tiles import (
     scale_rows,
     shares,
     since,
+    store_extra,
+    store_rows,
 )
 
 
@@ -75,7 +77,6 @@ def _gradient(
 ):  # fmt: skip
     """One part of a problem, the rows lo to hi."""
     C = P + BIN
-    row = row_ids(N)
     col = column_ids(J, L)
     dtype: tl.constexpr = scores.dtype.element_ty
     last = tl.load(used)
@@ -121,13 +122,11 @@ def _gradient(
                 ds, k, a, alpha, gv, v, alive, per_b, scores + first * P, extra, bin_score,
                 history, trail, last, n - first, P, J, N, L, R, BIN, WIDE, True,
             )  # fmt: skip
-        vertex = (row < n - first) & (row < hi - first)
-        tl.store(d_scores + first * P + row * P + col, ds, mask=vertex & (col < P))
+        vertices = tl.minimum(n, hi) - first
+        store_rows(d_scores + first * P, ds, vertices, P, J, N, L)
         if R > 0:
-            at = row - (n - first)
-            kept = (at >= 0) & (at < R) & (row < hi - first) & (col < C)
-            tl.store(d_extra + at * C + col, ds, mask=kept)
-        bins += over_rows(tl.where(vertex & (col == P), ds, 0.0))
+            store_extra(d_extra, ds, n - first, hi - first, C, J, N, L, R)
+        bins += over_rows(tl.where((row_ids(N) < vertices) & (col == P), ds, 0.0))
     if BIN:
         all_bins, turn = exchange(bins, board, counter, place, parts, turn, False, GROUP, J, L)
         if place == 0:

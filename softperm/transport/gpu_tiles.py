@@ -55,6 +55,18 @@ def row_ids(N: tl.constexpr):
 
 
 @triton.jit
+def flat_rows(J: tl.constexpr, N: tl.constexpr):
+    """Number of the row of each entry of a tile laid flat as (J · N, L): (J · N, 1)."""
+    return (tl.arange(0, J * N) % N)[:, None]
+
+
+@triton.jit
+def flat_columns(J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
+    """Number of the column of each entry of a tile laid flat: (J · N, L)."""
+    return (tl.arange(0, J * N) // N)[:, None] * L + tl.arange(0, L)[None, :]
+
+
+@triton.jit
 def load_scores(
     scores, extra, bin_score, n, P,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
@@ -64,8 +76,8 @@ def load_scores(
     ``scores`` points at the first of these rows. A negative n begins within the extra rows.
     """
     n = n.to(tl.int32)
-    row = row_ids(N)
-    col = column_ids(J, L)
+    row = flat_rows(J, N)
+    col = flat_columns(J, N, L)
     s = tl.load(scores + row * P + col, mask=(row < n) & (col < P), other=0.0)
     if BIN:
         s = tl.where((row < n) & (col == P), tl.load(bin_score), s)
@@ -74,12 +86,44 @@ def load_scores(
         at = row - n
         e = tl.load(extra + at * C + col, mask=(at >= 0) & (at < R) & (col < C), other=0.0)
         s = tl.where(at >= 0, e, s)
-    return s
+    return tl.reshape(s, (J, N, L))
+
+
+@triton.jit
+def load_rows(rows, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
+    """The first n rows and P columns from memory as a tile; 0 elsewhere."""
+    row = flat_rows(J, N)
+    col = flat_columns(J, N, L)
+    x = tl.load(rows + row * P + col, mask=(row < n) & (col < P), other=0.0)
+    return tl.reshape(x, (J, N, L))
+
+
+@triton.jit
+def store_rows(rows, x, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
+    """Writes the first n rows and P columns of a tile."""
+    row = flat_rows(J, N)
+    col = flat_columns(J, N, L)
+    tl.store(rows + row * P + col, tl.reshape(x, (J * N, L)), mask=(row < n) & (col < P))
+
+
+@triton.jit
+def store_extra(
+    rows, x, n, left, C,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """Writes the R rows of a tile that follow the first n, those before row ``left``."""
+    at = flat_rows(J, N) - n
+    col = flat_columns(J, N, L)
+    inside = (at >= 0) & (at < R) & (at < left - n) & (col < C)
+    tl.store(rows + at * C + col, tl.reshape(x, (J * N, L)), mask=inside)
 
 
 @triton.jit
 def load_row_mass(row_mass, extra_mass, n, left, scale, N: tl.constexpr, R: tl.constexpr):
-    """Mass of N rows as load_scores lays them, 0 from row ``left`` on, in units of ``scale``."""
+    """Mass of N rows as load_scores lays them, 0 from row ``left`` on, in units of ``scale``.
+
+    Load it before the tile: the compiler lays out what they meet in as the last one loaded is.
+    """
     n = n.to(tl.int32)
     row = row_ids(N)
     a = tl.load(row_mass + row, mask=(row < n) & (row < left), other=0.0)

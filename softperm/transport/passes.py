@@ -34,7 +34,7 @@ FLUSH = 32
 """Blocks after which column sums move on to float64: short sums keep their digits."""
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b):
     """Copies a problem's masses; returns its blocks, or 0 if no row has any mass."""
     begin, n, extras = ptr[m, g], ptr[m, g + 1] - ptr[m, g], extra_mass.shape[2]
@@ -55,7 +55,7 @@ def masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b):
     return blocks if alive else 0
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s):
     """Lays the scores of a problem's rows out in blocks."""
     begin, n, p = ptr[m, g], ptr[m, g + 1] - ptr[m, g], scores.shape[1]
@@ -103,7 +103,7 @@ def rebase(blocks, c, s, base, a, kernel, log_sum, sums, partial):
     flush(c, sums, partial)
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, error_model="numpy", forceinline=True)
 def flush(c, sums, partial):
     """Adds the column sums of the last blocks to the float64 sums, and starts them again."""
     zero = fill(load(partial, 0), 0.0)
@@ -177,7 +177,7 @@ def _scaling(held, i, divide, a, x):
     return scaling
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def log_columns(blocks, c, s, u, log_b, sums, v):
     """Column update in log space: v = log b − log Σᵢ exp(S + u), safe at any scores."""
     like, step = load(s, 0), c * WIDTH

@@ -1,20 +1,21 @@
-"""π-GNN for people with graphs and labels: scikit-learn's contract over lists of graphs."""
+"""What classifier and regressor share: everything but the meaning of ``y``."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
+from torch_geometric.data import Batch
 
 from softperm.collection import Collection
 from softperm.folder import FolderError, read_folder, write_folder
@@ -22,12 +23,12 @@ from softperm.graphs import as_graphs
 from softperm.model import ModelConfig, PiGNN, build, rebuild
 from softperm.training.fit import Epoch, Examples, FitConfig, fit, predict
 from softperm.training.progress import EpochBar
-from softperm.training.tasks import Classification, MultiLabel, Regression, Task
+from softperm.training.tasks import Task
 from softperm.vocabulary import Vocabulary
 
 
-class _PiGNNEstimator(TransformerMixin, BaseEstimator):
-    """What classifier and regressor share: everything but the meaning of ``y``.
+class PiGNNEstimator(TransformerMixin, BaseEstimator):
+    """A π-GNN behind scikit-learn's interface; what ``y`` means is up to subclasses.
 
     Args:
         latent_vertices: number P of latent vertices to which all graphs are aligned.
@@ -104,6 +105,11 @@ class _PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.symmetrise = symmetrise
         self.checkpoint = checkpoint
         self.progress = progress
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Adds the settings, described once, to the documentation of each subclass."""
+        super().__init_subclass__(**keywords)
+        cls.__doc__ = f"{cls.__doc__}\n{(PiGNNEstimator.__doc__ or '').partition(chr(10))[2]}"
 
     model_: PiGNN
     vocabulary_: Vocabulary
@@ -221,12 +227,18 @@ class _PiGNNEstimator(TransformerMixin, BaseEstimator):
         write_folder(folder, config, self.model_.state_dict())
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Reads what :meth:`save` wrote; never runs code from the folder."""
+    def load(cls, folder: str | Path, device: str | None = None) -> Self:
+        """Reads what :meth:`save` wrote; never runs code from the folder.
+
+        Args:
+            folder: where it was saved, or ``hf://owner/name`` on the Hugging Face Hub.
+            device: where to put the model; by default what ``device`` was set to.
+        """
         config, tensors = read_folder(folder, kind=cls.__name__)
         model = rebuild(config.get("model"), tensors, str(folder))
         try:
             made = cls(**config["params"])
+            made.device = device or made.device
             made.vocabulary_ = Vocabulary.from_config(config["vocabulary"])
             made._set_targets(config["targets"])
             made.best_epoch_ = int(config["best_epoch"])
@@ -249,7 +261,7 @@ class _PiGNNEstimator(TransformerMixin, BaseEstimator):
         self._check_fitted()
         return self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
 
-    def _batches(self, collection: Collection):
+    def _batches(self, collection: Collection) -> Iterator[Batch]:
         device = next(self.model_.parameters()).device
         for part in torch.arange(len(collection)).split(self.batch_size):
             yield collection.batch(part).to(device)
@@ -262,7 +274,8 @@ class _PiGNNEstimator(TransformerMixin, BaseEstimator):
         """Raises ValueError for settings that no later check would name as well."""
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(
-                f"validation_fraction must be at least 0 and below 1; got {self.validation_fraction}"
+                "validation_fraction must be at least 0 and below 1; "
+                f"got {self.validation_fraction}"
             )
         if isinstance(self.capacity, str) and self.capacity != "auto":
             raise ValueError(f"capacity must be 'auto', a number or None; got {self.capacity!r}")
@@ -307,158 +320,6 @@ class _PiGNNEstimator(TransformerMixin, BaseEstimator):
         raise NotImplementedError
 
 
-class PiGNNClassifier(ClassifierMixin, _PiGNNEstimator):
-    __doc__ = """Classifies graphs by aligning them to learnt latent vertices.
-
-    ``y`` is one class per graph, of any type that can be compared; or a matrix (B, T) of yes-or-no
-    answers (1, 0, and NaN where unknown).
-    """ + (_PiGNNEstimator.__doc__ or "").partition("\n\n")[2]
-
-    classes_: np.ndarray
-
-    def predict(self, graphs: Sequence[Any]) -> np.ndarray:
-        """The most likely class of each graph; for a matrix of answers, the likelier answer."""
-        outputs = self._outputs(graphs)
-        if isinstance(self.task_, MultiLabel):
-            return (outputs > 0).long().numpy()
-        return self.classes_[outputs.argmax(dim=1).numpy()]
-
-    def predict_proba(self, graphs: Sequence[Any]) -> np.ndarray:
-        """Probability of each class (B, classes), or of each yes (B, T)."""
-        outputs = self._outputs(graphs).double()
-        several = isinstance(self.task_, MultiLabel)
-        return (outputs.sigmoid() if several else outputs.softmax(dim=1)).numpy()
-
-    def score(self, graphs: Sequence[Any], y: Any, sample_weight: Any = None) -> float:
-        """Accuracy; for a matrix of answers, the ROC-AUC averaged over its columns."""
-        self._check_fitted()
-        if isinstance(self.task_, MultiLabel):
-            return self.task_.score(self._outputs(graphs), self._encode_targets(y, len(graphs)))
-        return super().score(graphs, y, sample_weight)
-
-    def _read_targets(self, y: Any, count: int) -> Tensor:
-        values = _class_array(y, count)
-        if values.ndim == 2:
-            self.classes_ = np.array([0, 1])
-            self._labels = values.shape[1]
-        else:
-            self._labels = None
-            if values.dtype.kind == "f" and np.isnan(values).any():
-                where = int(np.flatnonzero(np.isnan(values))[0])
-                raise ValueError(f"graph {where} has no class (y is NaN): leave such graphs out")
-            self.classes_ = np.unique(values)
-            if len(self.classes_) < 2:
-                raise ValueError(
-                    f"y has only one class, {self.classes_.tolist()[0]!r}: "
-                    "a classifier needs graphs of at least two"
-                )
-        return self._encode_targets(values, count)
-
-    def _encode_targets(self, y: Any, count: int) -> Tensor:
-        values = _class_array(y, count)
-        if self._labels is not None:
-            if values.ndim != 2 or values.shape[1] != self._labels:
-                raise ValueError(f"y must have shape ({count}, {self._labels}); got {values.shape}")
-            return _answers(values)
-        codes = np.searchsorted(self.classes_, values).clip(max=len(self.classes_) - 1)
-        unknown = self.classes_[codes] != values
-        if unknown.any():
-            raise ValueError(
-                f"class {values[unknown].tolist()[0]!r} is not among those of training"
-            )
-        return torch.from_numpy(codes.astype(np.int64))
-
-    def _task(self, y: Tensor) -> Task:
-        return (
-            Classification(len(self.classes_)) if self._labels is None else MultiLabel(self._labels)
-        )
-
-    def _targets_config(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist(), "labels": self._labels}
-
-    def _set_targets(self, config: dict[str, Any]) -> None:
-        self.classes_, self._labels = np.asarray(config["classes"]), config["labels"]
-        self.task_ = self._task(torch.empty(0))
-
-
-class PiGNNRegressor(RegressorMixin, _PiGNNEstimator):
-    __doc__ = """Predicts numbers of graphs by aligning them to learnt latent vertices.
-
-    ``y`` is one number per graph, or several (B, T), NaN where unknown. Targets are standardised
-    inside; predictions are in their own units.
-    """ + (_PiGNNEstimator.__doc__ or "").partition("\n\n")[2]
-
-    def predict(self, graphs: Sequence[Any]) -> np.ndarray:
-        """The predicted numbers, (B,) or (B, T) as ``y`` was."""
-        self._check_fitted()
-        numbers = self.task_.decode(self._outputs(graphs)).numpy()
-        return numbers[:, 0] if self._flat else numbers
-
-    def _read_targets(self, y: Any, count: int) -> Tensor:
-        self._flat = _target_array(y, count).ndim == 1
-        return self._encode_targets(y, count)
-
-    def _encode_targets(self, y: Any, count: int) -> Tensor:
-        values = _target_array(y, count)
-        try:
-            values = values.astype(np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(f"y must be numbers to regress; got {values.dtype} values") from None
-        if np.isinf(values).any():
-            raise ValueError(
-                f"graph {int(np.argwhere(np.isinf(values))[0][0])} has an infinite target"
-            )
-        if values.ndim == 2 and self._flat or values.ndim == 1 and not self._flat:
-            raise ValueError("y must have as many columns as in training")
-        values = values.reshape(count, -1)
-        if len(values) and np.isnan(values).all(axis=0).any():
-            raise ValueError("a target is missing (NaN) for every graph")
-        return torch.from_numpy(values)
-
-    def _task(self, y: Tensor) -> Task:
-        return Regression.of(y)
-
-    def _targets_config(self) -> dict[str, Any]:
-        assert isinstance(self.task_, Regression)
-        return {"mean": self.task_.mean, "std": self.task_.std, "flat": self._flat}
-
-    def _set_targets(self, config: dict[str, Any]) -> None:
-        self._flat = bool(config["flat"])
-        self.task_ = Regression(tuple(config["mean"]), tuple(config["std"]))
-
-
-def _target_array(y: Any, count: int) -> np.ndarray:
-    """Targets as an array of as many rows as there are graphs."""
-    if y is None:
-        raise ValueError("y is missing: each graph needs a target to learn from")
-    values = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if values.ndim not in (1, 2):
-        raise ValueError(f"y must have one or two axes; got shape {values.shape}")
-    if len(values) != count:
-        raise ValueError(f"there are {count} graphs but {len(values)} targets in y")
-    if values.ndim == 2 and values.shape[1] == 0:
-        raise ValueError("y has no columns")
-    return values
-
-
-def _class_array(y: Any, count: int) -> np.ndarray:
-    """Classes or answers; a matrix of one column is one class per graph."""
-    values = _target_array(y, count)
-    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-
-
-def _answers(values: np.ndarray) -> Tensor:
-    """A matrix of 1, 0 and NaN."""
-    try:
-        values = values.astype(np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"a matrix y must hold 1, 0 or NaN; got {values.dtype} values") from None
-    odd = ~(np.isnan(values) | (values == 0) | (values == 1))
-    if odd.any():
-        raise ValueError(f"a matrix y must hold 1, 0 or NaN; got {values[odd][0]:g}")
-    return torch.from_numpy(values).float()
-
-
 def _hold_out(y: Tensor, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Training and held-out graphs; of each class the same share is held out.
 
@@ -476,8 +337,9 @@ def _hold_out(y: Tensor, fraction: float, seed: int) -> tuple[np.ndarray, np.nda
 
 def _statistics(train: Examples) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the structural features over the training vertices."""
-    batch = replace(train.graphs, x=None, label=None, label_sizes=()).batch(train.index)
-    std, mean = torch.std_mean(batch.structure.double(), dim=0, correction=0)
+    owner = torch.repeat_interleave(torch.arange(len(train.graphs)), train.graphs.sizes)
+    rows = train.graphs.structure[torch.isin(owner, train.index)].double()
+    std, mean = torch.std_mean(rows, dim=0, correction=0)
     return mean.float(), std.float()
 
 

@@ -1,0 +1,41 @@
+"""Targets as users hold them, checked and turned into arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def target_array(y: Any, count: int) -> np.ndarray:
+    """Targets as an array of as many rows as there are graphs."""
+    if y is None:
+        raise ValueError("y is missing: each graph needs a target to learn from")
+    values = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if values.ndim not in (1, 2):
+        raise ValueError(f"y must have one or two axes; got shape {values.shape}")
+    if len(values) != count:
+        raise ValueError(f"there are {count} graphs but {len(values)} targets in y")
+    if values.ndim == 2 and values.shape[1] == 0:
+        raise ValueError("y has no columns")
+    return values
+
+
+def class_array(y: Any, count: int) -> np.ndarray:
+    """Classes or answers; a matrix of one column is one class per graph."""
+    values = target_array(y, count)
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def answers(values: np.ndarray) -> Tensor:
+    """A matrix of 1, 0 and NaN."""
+    try:
+        values = values.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"a matrix y must hold 1, 0 or NaN; got {values.dtype} values") from None
+    odd = ~(np.isnan(values) | (values == 0) | (values == 1))
+    if odd.any():
+        raise ValueError(f"a matrix y must hold 1, 0 or NaN; got {values[odd][0]:g}")
+    return torch.from_numpy(values).float()

@@ -1,0 +1,91 @@
+"""Pictures: training curves, and what a soft permutation does to a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch_geometric.data import Data
+
+from softperm.training.fit import Epoch
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG; ``path`` has no ending."""
+    figure.savefig(path.with_name(path.name + ".png"), dpi=150)
+
+
+def training_curve(curve: Sequence[Epoch], best_epoch: int) -> Figure:
+    """Losses, and the validation score if there is one, over the epochs."""
+    scored = any(np.isfinite(epoch.validation_score) for epoch in curve)
+    panels = 2 if scored else 1
+    figure = Figure(figsize=(5 * panels, 3.6), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)
+    numbers = [epoch.number for epoch in curve]
+    axes[0, 0].plot(numbers, [epoch.train_loss for epoch in curve], label="training")
+    if scored:
+        axes[0, 0].plot(numbers, [epoch.validation_loss for epoch in curve], label="validation")
+        axes[0, 1].plot(numbers, [epoch.validation_score for epoch in curve], color="C2")
+        axes[0, 1].set(xlabel="epoch", ylabel="validation score")
+    for axis in axes[0]:
+        axis.axvline(best_epoch, color="0.7", linestyle="--", linewidth=1, zorder=0)
+    axes[0, 0].set(xlabel="epoch", ylabel="loss")
+    axes[0, 0].legend(title=f"best epoch {best_epoch}", frameon=False)
+    return figure
+
+
+def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figure:
+    """A graph and its soft permutation in four panels.
+
+    The graph with each vertex coloured by its strongest latent vertex, D, A, and DᵀAD.
+
+    Args:
+        graph: a canonical graph of N vertices.
+        d: its soft permutation.
+        title: above the panels.
+    """
+    n, p = d.shape
+    adjacency = np.zeros((n, n))
+    weight = graph.edge_weight.numpy() if "edge_weight" in graph else 1.0
+    adjacency[graph.edge_index[0].numpy(), graph.edge_index[1].numpy()] = weight
+    figure = Figure(figsize=(15, 3.9), layout="constrained")
+    axes = figure.subplots(1, 4)
+    _draw_graph(axes[0], adjacency, d)
+    panels = [
+        ("soft permutation D", d, "latent vertex", "vertex"),
+        ("adjacency A", adjacency, "vertex", "vertex"),
+        ("aligned DᵀAD", d.T @ adjacency @ d, "latent vertex", "latent vertex"),
+    ]
+    for axis, (name, matrix, xlabel, ylabel) in zip(axes[1:], panels, strict=True):
+        image = axis.imshow(matrix, cmap="magma", aspect="auto", interpolation="nearest")
+        axis.set(title=name, xlabel=xlabel, ylabel=ylabel)
+        figure.colorbar(image, ax=axis, shrink=0.8)
+    figure.suptitle(f"{title} ({n} vertices, {p} latent vertices)".strip())
+    return figure
+
+
+def _draw_graph(axis, adjacency: np.ndarray, d: np.ndarray) -> None:
+    """The graph, vertices coloured by their strongest latent vertex."""
+    graph = nx.from_numpy_array(adjacency)
+    strongest = d.argmax(axis=1)
+    place = nx.spring_layout(graph, seed=0, iterations=100)
+    nx.draw_networkx_edges(graph, place, ax=axis, alpha=0.4)
+    drawn = nx.draw_networkx_nodes(
+        graph,
+        place,
+        ax=axis,
+        node_color=strongest,
+        cmap="turbo",
+        vmin=0,
+        vmax=max(d.shape[1] - 1, 1),
+        node_size=max(20, 400 // len(graph) ** 0.5),
+        edgecolors="black",
+        linewidths=0.4,
+    )
+    axis.figure.colorbar(drawn, ax=axis, shrink=0.8, label="strongest latent vertex")
+    axis.set_title("graph")
+    axis.set_axis_off()
