@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=["REDDIT-BINARY", "COLLAB"])
     parser.add_argument("--root", type=Path, default=os.environ.get("SOFTPERM_DATA"))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     options = parser.parse_args()
     if options.root is None:

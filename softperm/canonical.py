@@ -109,7 +109,7 @@ def check_alike(graphs: Sequence[Data], name: Callable[[int], str]) -> None:
     """
     for field in ("x", "label", "edge_attr", "edge_label"):
         edgewise = field.startswith("edge")
-        among = [i for i, g in enumerate(graphs) if not edgewise or g.edge_index.shape[1] > 0]
+        among = [i for i, g in enumerate(graphs) if not edgewise or count_edges(g) > 0]
         sizes = [width(graphs[i], field) for i in among]
         usual, count = Counter(sizes).most_common(1)[0] if sizes else (0, 0)
         for i, size in zip(among, sizes, strict=True):
@@ -132,6 +132,11 @@ def warn_removed(removed: Iterable[Removed], stacklevel: int = 3) -> None:
             f"{len(removed)} graphs; of an edge listed twice the first listing was kept",
             stacklevel=stacklevel,
         )
+
+
+def count_edges(graph: Data) -> int:
+    """Number of directed edges of a graph."""
+    return graph["edge_index"].shape[1]
 
 
 def width(graph: Data, field: str) -> int:
@@ -203,7 +208,7 @@ def _check_undirected(
         elif value.dtype.kind == "f":
             differs = ~np.isclose(one, other, rtol=1e-5)
         else:
-            differs = one != other
+            differs = np.not_equal(one, other)
         if differs.any():
             k = int(np.argmax(differs.reshape(len(first), -1).any(axis=1)))
             raise ValueError(

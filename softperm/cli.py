@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
+from typer.core import TyperGroup
 
 from softperm import __version__
 from softperm.commands import demo, embed, predict, train
 
+
+class OneSentence(TyperGroup):
+    """Commands that answer bad input with one sentence on standard error and exit code 2."""
+
+    def invoke(self, ctx: typer.Context) -> object:
+        """Runs a command; exit code 130 after Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.secho("interrupted", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise  # the reader of our output went away, which typer answers quietly
+        except (ValueError, OSError, ArithmeticError, ImportError, MemoryError) as problem:
+            sentence = _sentence(problem)
+        except RuntimeError as problem:
+            if not any(words in str(problem) for words in _NO_MEMORY):
+                raise
+            sentence = _sentence(MemoryError())
+        typer.secho(f"error: {sentence}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(2)
+
+
 app = typer.Typer(
+    cls=OneSentence,
     help="Soft permutations of graphs: learn from, align and compare collections of graphs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -20,6 +43,9 @@ app.command()(predict.predict)
 app.command()(embed.embed)
 app.command()(demo.demo)
 
+_NO_MEMORY = ("out of memory", "can't allocate memory")
+"""How torch says it, of a GPU and of the machine."""
+
 
 @app.callback(invoke_without_command=True)
 def _version(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
@@ -29,23 +55,14 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def main() -> None:
-    """Runs the command line; bad input is one sentence on standard error and exit code 2."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        typer.secho("interrupted", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(141)
-    except (ValueError, OSError, FloatingPointError, ImportError, MemoryError) as problem:
-        typer.secho(f"error: {_sentence(problem)}", err=True, fg=typer.colors.RED)
-        sys.exit(2)
+    """Runs the command line."""
+    app(prog_name="softperm")
 
 
 def _sentence(problem: BaseException) -> str:
     """What went wrong, on one line."""
-    if isinstance(problem, OSError) and problem.filename and problem.strerror:
-        return f"{problem.filename}: {problem.strerror}"
+    if isinstance(problem, OSError) and problem.strerror:
+        return ": ".join(str(part) for part in (problem.filename, problem.strerror) if part)
     if isinstance(problem, MemoryError):
         return "out of memory: use a smaller --batch-size"
     return " ".join(str(problem).split()) or type(problem).__name__

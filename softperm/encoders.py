@@ -174,6 +174,7 @@ class VertexBatchNorm(nn.Module):
             mean = (x * real).sum(0) / total
             var = ((x - mean).square() * real).sum(0) / total
             unbiased = var.detach() * total / (total - 1).clamp(min=1)
-            self.running_mean.lerp_(mean.detach(), self.momentum)
-            self.running_var.lerp_(unbiased, self.momentum)
+            weight = self.momentum * (count > 0)  # an empty batch teaches nothing
+            self.running_mean.mul_(1 - weight).add_(weight * mean.detach())
+            self.running_var.mul_(1 - weight).add_(weight * unbiased)
         return (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias

@@ -15,7 +15,7 @@ import torch
 from torch_geometric.data import Batch, Data
 
 from softperm.attributes import as_labels, as_rows, attach
-from softperm.canonical import RawGraph, canonicalise, check_alike, warn_removed
+from softperm.canonical import Labels, RawGraph, canonicalise, check_alike, warn_removed
 from softperm.molecules import read_smiles
 
 
@@ -152,22 +152,28 @@ def _read_data(data: Data, where: str) -> RawGraph:
         raise ValueError(
             f"{where} is a Batch of {data.num_graphs} graphs; pass batch.to_data_list() instead"
         )
-    carried = {key: getattr(data, key, None) for key in ("x", "edge_attr", "edge_weight")}
-    rows = {k: None if v is None else as_rows(v, k, where) for k, v in carried.items()}
-    weight = rows.pop("edge_weight")
+
+    def rows(field: str) -> np.ndarray | None:
+        return None if field not in data else as_rows(data[field], field, where)
+
+    def labels(field: str) -> Labels | None:
+        return None if field not in data else as_labels(data[field], field, where)
+
+    weight = rows("edge_weight")
     if weight is not None and weight.shape[1] != 1:
         raise ValueError(
             f"{where}: edge_weight has {weight.shape[1]} values an edge; expected one, or put "
             f"vectors in edge_attr"
         )
-    labels = {key: getattr(data, key, None) for key in ("label", "edge_label")}
     return RawGraph(
         num_nodes=_count_vertices(data, where),
         edges=_ends(data.edge_index, (2, -1), "edge_index", where),
         once=False,
+        x=rows("x"),
+        label=labels("label"),
+        edge_attr=rows("edge_attr"),
+        edge_label=labels("edge_label"),
         edge_weight=None if weight is None else weight[:, 0],
-        **rows,
-        **{k: None if v is None else as_labels(v, k, where) for k, v in labels.items()},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
@@ -90,6 +90,8 @@ class SoftPermutation(nn.Module):
         normaliser: turns scores into a plan.
     """
 
+    capacity: Tensor | None
+
     def __init__(
         self,
         encoder: nn.Module,
@@ -107,7 +109,7 @@ class SoftPermutation(nn.Module):
             raise ValueError(f"there must be at least 1 latent vertex; got {latent_vertices}")
         self.encoder = encoder
         self.features = features
-        self.capacity = capacity
+        self.register_buffer("capacity", None if capacity is None else torch.tensor(capacity))
         self.compare = compare
         self.normaliser = normaliser or Sinkhorn()
         self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))
@@ -122,13 +124,11 @@ class SoftPermutation(nn.Module):
         scores = self.compare(q, self.latent)  # (V + 1, P)
         if scores.dtype in {torch.float16, torch.bfloat16}:
             scores = scores.float()  # the transport needs float32's range and precision
-        padding = {} if self.capacity is None else self._padding(scores, batch.ptr)
+        padding = {}
+        if self.capacity is not None:  # all padding vertices of a graph are one row with their mass
+            mass = (self.capacity - batch.ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
+            padding = {"padding": scores[-1], "padding_mass": mass}
         return self.normaliser(scores[:-1], batch.ptr, dustbin=self.dustbin, **padding)
-
-    def _padding(self, scores: Tensor, ptr: Int[Tensor, " B1"]) -> dict[str, Tensor]:
-        """All padding vertices of a graph as one row that carries their mass."""
-        mass = (self.capacity - ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
-        return {"padding": scores[-1], "padding_mass": mass}
 
 
 class MixedPermutation(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from softperm.canonical import carries, check_alike, width
+from softperm.canonical import carries, check_alike, count_edges, width
 from softperm.collection import Collection
 from softperm.features import structural_features
 
@@ -53,7 +53,7 @@ class Vocabulary:
             ValueError: if the graphs carry different fields.
         """
         check_alike(graphs, "graph {}".format)
-        with_edges = [graph for graph in graphs if graph.edge_index.shape[1] > 0]
+        with_edges = [graph for graph in graphs if count_edges(graph) > 0]
         return cls(
             labels=_seen(graphs, "label"),
             edge_labels=_seen(with_edges, "edge_label"),
@@ -80,11 +80,11 @@ class Vocabulary:
         """
         self._check(graphs)
         sizes = torch.tensor([graph.num_nodes for graph in graphs])
-        edge_sizes = torch.tensor([graph.edge_index.shape[1] for graph in graphs])
+        edge_sizes = torch.tensor([count_edges(graph) for graph in graphs])
         ptr, edge_ptr = _ptr(sizes), _ptr(edge_sizes)
-        edge_index = torch.cat([graph.edge_index for graph in graphs], dim=1)  # (2, E)
+        edge_index = torch.cat([graph["edge_index"] for graph in graphs], dim=1)  # (2, E)
         shift = torch.repeat_interleave(ptr[:-1], edge_sizes)  # (E,)
-        with_edges = [graph for graph in graphs if graph.edge_index.shape[1] > 0]
+        with_edges = [graph for graph in graphs if count_edges(graph) > 0]
         label = _encode(graphs, "label", self.labels)
         edge_label = _encode(with_edges, "edge_label", self.edge_labels)
         _warn_unseen(_unseen(graphs, "label", label), _unseen(with_edges, "edge_label", edge_label))
@@ -153,7 +153,7 @@ class Vocabulary:
         for i, graph in enumerate(graphs):
             for field, size in trained.items():
                 found = width(graph, field)
-                if found == size or (field.startswith("edge") and graph.edge_index.shape[1] == 0):
+                if found == size or (field.startswith("edge") and count_edges(graph) == 0):
                     continue
                 raise ValueError(
                     f"graph {i} has {carries(field, found)}, but the model was trained on "
@@ -234,9 +234,9 @@ def _stack(graphs: Sequence[Data], field: str, size: int) -> Tensor | None:
 
 
 def _weights(graphs: Sequence[Data]) -> Tensor:
-    ones = [torch.ones(graph.edge_index.shape[1]) for graph in graphs]
-    pairs = zip(graphs, ones, strict=True)
-    return torch.cat([g.edge_weight if "edge_weight" in g else one for g, one in pairs])
+    return torch.cat(
+        [g["edge_weight"] if "edge_weight" in g else torch.ones(count_edges(g)) for g in graphs]
+    )
 
 
 def _warn_unseen(vertices: tuple[int, list[Label]], edges: tuple[int, list[Label]]) -> None:

@@ -61,6 +61,20 @@ def test_hubs_of_a_wheel_count_every_rim_edge():
     assert degree(edge_index, hub).tolist() == [rim] + [3] * rim
 
 
+@pytest.mark.parametrize("n", [5, 63, 64, 65, 130])
+@pytest.mark.parametrize("density", [0.1, 0.5, 1.0])
+def test_counting_by_marks_and_by_bits_agree(n, density):
+    graph = nx.gnp_random_graph(n, density, seed=n)
+    row, column = lay_out([graph])[0].numpy()
+    row_ptr = np.searchsorted(row, np.arange(n + 1))
+    out_ptr, out = np.empty(n + 1, dtype=np.int64), np.empty(row.size, dtype=np.int32)
+    features._orient(column, 0, n, row_ptr, out_ptr, out)
+    marks, bits = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    features._count_by_marks(out_ptr, out, np.empty(n, dtype=np.int32), marks)
+    features._count_by_bits(column, 0, (n + 63) // 64, row_ptr, bits)
+    assert marks.tolist() == bits.tolist() == by_networkx([graph])[1]
+
+
 def test_graphs_without_edges_have_zero_features():
     none = torch.empty(2, 0, dtype=torch.long)
     assert_close(structural_features(none, torch.tensor([0, 2, 3])), torch.zeros(3, 2))

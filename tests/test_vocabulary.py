@@ -120,6 +120,18 @@ def test_unseen_labels_are_zero_vectors_with_one_warning_that_counts_them():
     assert batch.edge_attr.tolist() == [[1], [1], [0], [0], [0], [0]]
 
 
+def test_unseen_integers_are_zero_vectors_too():
+    vocabulary = Vocabulary.learn(read(path([6, 7])))
+    with pytest.warns(UserWarning, match=r"1 vertices and 0 edges .* \(such as 35\)"):
+        made = vocabulary.encode(read(path([7, 35, 6])))
+    assert made.batch(torch.tensor([0])).x.tolist() == [[0, 1], [0, 0], [1, 0]]
+
+
+def test_integers_come_in_order_before_strings_in_order():
+    vocabulary = Vocabulary.learn(read(path([10, "b", 9, "a", -1, "B"])))
+    assert vocabulary.labels == ((-1, 9, 10, "B", "a", "b"),)
+
+
 def test_the_string_of_a_number_is_not_the_number():
     vocabulary = Vocabulary.learn(read(path([1, "1"])))
     assert vocabulary.labels == ((1, "1"),)

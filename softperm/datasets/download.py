@@ -104,7 +104,7 @@ def _continue(url: str, part: Path, progress: Progress) -> None:
         total = had + int(answer.headers.get("Content-Length") or 0)
         with part.open("ab" if had else "wb") as out:
             note.write_text(json.dumps({"url": url, "version": _version(answer)}))
-            while block := answer.read(_BLOCK):
+            while block := answer.read1(_BLOCK):
                 out.write(block)
                 had += len(block)
                 progress(f"fetching {part.stem}", had, total)

@@ -34,6 +34,7 @@ def histograms(dataset: Dataset) -> Figure:
     axes[2].plot(present, degrees[present], ".", color="C1")
     axes[2].set(xlabel="degree", ylabel="vertices", yscale="log")
     axes[2].set_xscale("symlog", linthresh=10)
+    axes[2].set_xlim(left=-0.5)
     figure.suptitle(f"{dataset.name}: {len(dataset):,} graphs")
     return figure
 

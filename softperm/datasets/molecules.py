@@ -52,6 +52,23 @@ BOND_FEATURES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
+class Encoding:
+    """Which features of atoms and bonds become labels.
+
+    Args:
+        atom_features: name of each atom feature, and what its codes stand for.
+        bond_features: name of each bond feature, and what its codes stand for.
+        atom: the codes of an atom, one for each feature.
+        bond: the codes of a bond, one for each feature.
+    """
+
+    atom_features: dict[str, tuple[str, ...]]
+    bond_features: dict[str, tuple[str, ...]]
+    atom: Callable[[Atom], tuple[int, ...]]
+    bond: Callable[[Bond], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
 class Molecules:
     """Molecules laid end to end.
 
@@ -112,17 +129,12 @@ def sanitise_leniently(mol: Mol) -> Mol:
     return mol
 
 
-def encode(
-    mols: Iterable[Mol],
-    atom_codes: Callable[[Atom], tuple[int, ...]],
-    bond_codes: Callable[[Bond], tuple[int, ...]],
-) -> Molecules:
+def encode(mols: Iterable[Mol], encoding: Encoding) -> Molecules:
     """Lay molecules end to end.
 
     Args:
         mols: RDKit's molecules.
-        atom_codes: the features of an atom.
-        bond_codes: the features of a bond.
+        encoding: the features of their atoms and bonds.
 
     Returns:
         Their graphs.
@@ -130,10 +142,10 @@ def encode(
     sizes, edge_counts, atoms, rows, columns, bonds = [], [], [], [], [], []
     for mol in mols:
         sizes.append(mol.GetNumAtoms())
-        atoms.extend(atom_codes(atom) for atom in mol.GetAtoms())
+        atoms.extend(encoding.atom(atom) for atom in mol.GetAtoms())
         edges = []
         for bond in mol.GetBonds():
-            u, v, codes = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), bond_codes(bond)
+            u, v, codes = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), encoding.bond(bond)
             edges += [(u, v, codes), (v, u, codes)]
         edges.sort()
         edge_counts.append(len(edges))
@@ -144,8 +156,8 @@ def encode(
         sizes=np.array(sizes, dtype=np.int64),
         edge_counts=np.array(edge_counts, dtype=np.int64),
         edge_index=np.array([rows, columns], dtype=np.int32),
-        atom=np.array(atoms, dtype=np.int8),
-        bond=np.array(bonds, dtype=np.int8).reshape(len(bonds), -1),
+        atom=np.array(atoms, dtype=np.int8).reshape(-1, len(encoding.atom_features)),
+        bond=np.array(bonds, dtype=np.int8).reshape(-1, len(encoding.bond_features)),
     )
 
 
@@ -184,3 +196,6 @@ _CHIRALITY_CODE = _codes(Chem.ChiralType, _CHIRALITY)
 _HYBRIDIZATION_CODE = _codes(Chem.HybridizationType, _HYBRIDIZATION)
 _BOND_CODE = _codes(Chem.BondType, _BOND)
 _STEREO_CODE = _codes(Chem.BondStereo, _STEREO)
+
+OGB = Encoding(ATOM_FEATURES, BOND_FEATURES, ogb_atom, ogb_bond)
+"""The features of the Open Graph Benchmark."""

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, cast
 
 import numpy as np
 
-from softperm.datasets import molecules
 from softperm.datasets.meta import Meta
+from softperm.datasets.molecules import OGB
 from softperm.datasets.pins import FILES
 from softperm.datasets.prepare import Built, Part, Recipe
 from softperm.datasets.progress import Progress
@@ -64,10 +63,10 @@ def ogb_recipe(name: str, path: Path, fetched: bool, processes: int | None = Non
             name=name,
             task="multilabel",
             target_names=table.columns.targets,
-            label_values=tuple(molecules.ATOM_FEATURES.values()),
-            label_names=tuple(molecules.ATOM_FEATURES),
-            edge_label_values=tuple(molecules.BOND_FEATURES.values()),
-            edge_label_names=tuple(molecules.BOND_FEATURES),
+            label_values=tuple(OGB.atom_features.values()),
+            label_names=tuple(OGB.atom_features),
+            edge_label_values=tuple(OGB.bond_features.values()),
+            edge_label_names=tuple(OGB.bond_features),
         )
         return Built(meta, _parts(name, path, table, processes, progress), split)
 
@@ -93,7 +92,7 @@ def _member(archive: Archive, place: str) -> str:
 def _lines(path: Path, place: str) -> Iterator[str]:
     """The lines of a gzipped member."""
     with Archive(path) as archive, archive.open(_member(archive, place)) as raw:
-        stream = gzip.GzipFile(fileobj=cast(IO[bytes], raw))
+        stream = gzip.GzipFile(fileobj=raw)
         try:
             for line in stream:
                 yield line.decode("utf-8")

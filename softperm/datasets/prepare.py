@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from softperm.datasets.disk import exclusive, put_in_place, room_on, sweep_abandoned, workspace
 from softperm.datasets.meta import Meta
 from softperm.datasets.pack import FORMAT, Pack, Spool, content_digest, open_pack
 from softperm.datasets.progress import Progress, silent
-from softperm.datasets.store import Store
-from softperm.features import structural_features
+from softperm.datasets.store import Store, file_digest
 
+_HOME = Path(__file__).parents[2]  # the folder of the package softperm
 _EVERYWHERE = ("softperm.features", "softperm.datasets.pack", "softperm.datasets.prepare")
 _DERIVED = ("structure",)  # follows from the rest, so it is no part of what the dataset is
 
@@ -180,14 +178,17 @@ def _make(recipe: Recipe, folder: Path, progress: Progress) -> Path:
 
 
 def _structure(part: Part) -> np.ndarray:
+    import torch  # only who prepares needs it, not who looks whether a file is there
+
+    from softperm.features import structural_features
+
     ptr = np.concatenate([[0], np.cumsum(part.sizes)])
     edges = part.edge_index + np.repeat(ptr[:-1], part.edge_counts)  # (2, e) through the part
     return structural_features(torch.from_numpy(edges), torch.from_numpy(ptr)).numpy()  # (v, 2)
 
 
 def _source_of(module: str) -> str:
-    """SHA-256 of a module's source; of a library outside this package, its version."""
-    if module.startswith("softperm."):
-        text = inspect.getsource(importlib.import_module(module))
-        return hashlib.sha256(text.encode()).hexdigest()
-    return f"{module} {importlib.import_module(module).__version__}"
+    """SHA-256 of a module's source, without running it; of another library, its version."""
+    if not module.startswith("softperm."):
+        return f"{module} {version(module)}"
+    return file_digest(_HOME / f"{module.replace('.', '/')}.py")

@@ -55,18 +55,17 @@ PUBLISHED_MEANS: dict[str, tuple[int, float, float]] = {
 """Graphs, mean vertices and mean edges that the paper's text gives."""
 
 EXPLANATIONS: dict[tuple[str, str], str] = {
-    ("PROTEINS", "mean_vertices"): "39.0575; the paper cuts the number, this table rounds it",
-    ("PROTEINS", "mean_edges"): "72.8158; the paper cuts the number, this table rounds it",
-    ("PROTEINS", "attributes"): "the files hold one attribute, which the paper does not use",
+    ("PROTEINS", "mean_vertices"): "39.0575, which is the paper's when cut instead of rounded",
+    ("PROTEINS", "mean_edges"): "72.8158, which is the paper's when cut instead of rounded",
     ("ENZYMES", "labels"): "the files hold 3 labels beside the 18 attributes; both are used",
-    ("IMDB-MULTI", "mean_edges"): "65.9353; the paper cuts the number, this table rounds it",
+    ("IMDB-MULTI", "mean_edges"): "65.9353, which is the paper's when cut instead of rounded",
     ("REDDIT-BINARY", "mean_vertices"): (
-        "429.627 with the 21 vertices that have no edge, 429.6165 without; the paper leaves them "
-        "out and cuts the number"
+        "429.627 with the 21 vertices that have no edge, 429.6165 without; the latter is the "
+        "paper's when cut instead of rounded"
     ),
     ("COLLAB", "mean_edges"): (
         "2,457.2158 without the 2,837 self-loops of the files, 2,457.7832 with them; the paper's "
-        "number lies between and is neither"
+        "lies between and is neither"
     ),
 }
 """Why a number of the paper differs from the data, by dataset and field."""

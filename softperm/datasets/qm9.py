@@ -13,13 +13,7 @@ import numpy as np
 from softperm.datasets.meta import Meta
 from softperm.datasets.prepare import Built, Part, Recipe
 from softperm.datasets.progress import Progress
-from softperm.datasets.qm9_molecules import (
-    QM9_ATOM,
-    QM9_BOND,
-    SmilesBatch,
-    encode_blocks,
-    encode_smiles,
-)
+from softperm.datasets.qm9_molecules import QM9, SmilesBatch, encode_blocks, encode_smiles
 from softperm.datasets.store import file_digest
 from softperm.datasets.workers import batches, in_parallel
 from softperm.files.archive import Archive
@@ -67,10 +61,10 @@ def qm9_recipe(path: Path, dropped: Path | None, processes: int | None = None) -
             name="QM9",
             task="regression",
             target_names=tuple(QM9_UNITS),
-            label_values=tuple(QM9_ATOM.values()),
-            label_names=tuple(QM9_ATOM),
-            edge_label_values=tuple(QM9_BOND.values()),
-            edge_label_names=tuple(QM9_BOND),
+            label_values=tuple(QM9.atom_features.values()),
+            label_names=tuple(QM9.atom_features),
+            edge_label_values=tuple(QM9.bond_features.values()),
+            edge_label_names=tuple(QM9.bond_features),
         )
         if from_table:
             parts = _from_table(path, beside if beside.exists() else None, processes, progress)

@@ -11,7 +11,13 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import Atom, Bond, Mol
 
 from softperm.datasets.geometry import match_positions
-from softperm.datasets.molecules import Molecules, encode, parse_smiles, sanitise_leniently
+from softperm.datasets.molecules import (
+    Encoding,
+    Molecules,
+    encode,
+    parse_smiles,
+    sanitise_leniently,
+)
 
 QM9_ATOM: dict[str, tuple[str, ...]] = {
     "element": ("H", "C", "N", "O", "F"),
@@ -66,7 +72,7 @@ def encode_smiles(batch: SmilesBatch) -> tuple[Molecules, np.ndarray | None]:
     """
     numbered = enumerate(batch.smiles, batch.first)
     mols = [Chem.AddHs(parse_smiles(smiles, f"graph {i}")) for i, smiles in numbered]
-    graphs = encode(mols, _atom, _bond)
+    graphs = encode(mols, QM9)
     if batch.sizes is None or batch.elements is None or batch.position is None:
         return graphs, None
     placed, at = [], 0
@@ -96,7 +102,7 @@ def encode_blocks(work: tuple[int, Sequence[str]]) -> tuple[Molecules, np.ndarra
     first, blocks = work
     mols = [_parse_block(block, f"graph {i}") for i, block in enumerate(blocks, first)]
     placed = [mol.GetConformer().GetPositions() for mol in mols]
-    return encode(mols, _atom, _bond), np.concatenate(placed).astype(np.float32)
+    return encode(mols, QM9), np.concatenate(placed).astype(np.float32)
 
 
 def _parse_block(block: str, where: str) -> Mol:
@@ -120,3 +126,7 @@ def _atom(atom: Atom) -> tuple[int, ...]:
 
 def _bond(bond: Bond) -> tuple[int, ...]:
     return (_BOND[bond.GetBondType()],)
+
+
+QM9 = Encoding(QM9_ATOM, QM9_BOND, _atom, _bond)
+"""The features of QM9's atoms and bonds."""

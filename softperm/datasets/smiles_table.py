@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softperm.datasets.molecules import Molecules, encode, ogb_atom, ogb_bond, parse_smiles
+from softperm.datasets.molecules import OGB, Molecules, encode, parse_smiles
 
 
 @dataclass(frozen=True)
@@ -77,4 +77,4 @@ def encode_rows(columns: Columns, work: tuple[int, Sequence[str]]) -> tuple[Mole
                 f"{where}: expected numbers or nothing as targets ({error})"
             ) from error
         mols.append(parse_smiles(row[columns.smiles], where))
-    return encode(mols, ogb_atom, ogb_bond), values
+    return encode(mols, OGB), values

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from numba import njit
 
 from softperm.distance.pack import Packed, pair_of
-from softperm.distance.search import advance, plant, start
+from softperm.distance.search import search_briefly
 
 
 @njit(cache=True, nogil=True)
@@ -16,6 +16,7 @@ def solve_pairs(
     first: Int[np.ndarray, " K"],
     second: Int[np.ndarray, " K"],
     largest: int,
+    glance: int,
     effort: int,
     cost: Float[np.ndarray, " K"],
     solved: Bool[np.ndarray, " K"],
@@ -27,7 +28,8 @@ def solve_pairs(
         first: number of the first graph of each pair.
         second: number of the second graph of each pair.
         largest: vertices past which a pair is left alone.
-        effort: nodes times squared vertices spent on a pair.
+        glance: relaxations spent on a pair without probing.
+        effort: relaxations times squared vertices spent on a pair with probing.
         cost: least cost of each pair, written where the search came to its end.
         solved: whether it did, written.
     """
@@ -36,7 +38,5 @@ def solve_pairs(
         n = pair.a.shape[0]
         solved[k] = False
         if n <= largest:
-            tree = plant(pair)
-            start(pair, tree, n, 0)
-            solved[k] = advance(pair, tree, 1 + effort // (n * n))
+            tree, _, solved[k] = search_briefly(pair, glance, effort // (n * n))
             cost[k] = tree.value[0]

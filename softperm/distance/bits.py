@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Bool, UInt64
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -14,7 +15,7 @@ def count_bits(typing_context, word):
     def generate(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
 
-    return types.uint64(types.uint64), generate
+    return types.int64(types.uint64), generate
 
 
 @njit(cache=True, nogil=True)
@@ -35,19 +36,7 @@ def insert(sets, i, j):
     sets[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
 
 
-@njit(cache=True, nogil=True)
-def count_common(sets, i, others, k):
-    """Size of the intersection of set i and another set k."""
-    total = 0
-    for w in range(sets.shape[1]):
-        total += np.int64(count_bits(sets[i, w] & others[k, w]))
-    return total
-
-
-@njit(cache=True, nogil=True)
-def count_outside(sets, i, others, k):
-    """Size of set i without another set k and without vertex k itself."""
-    total = 0
-    for w in range(sets.shape[1]):
-        total += np.int64(count_bits(sets[i, w] & ~others[k, w]))
-    return total - np.int64(contains(sets, i, k) and not contains(others, k, k))
+def unpack(sets: UInt64[np.ndarray, "N W"]) -> Bool[np.ndarray, "N N"]:
+    """N sets of N vertices as a matrix of truth values."""
+    vertices = np.arange(len(sets), dtype=np.uint64)
+    return (sets[:, vertices >> 6] >> (vertices & 63)) & 1 == 1

@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Int
 from scipy.optimize import quadratic_assignment
 
-from softperm.distance.local import descend
+from softperm.distance.local import descend, improve
 from softperm.distance.pack import pack, pair_of
 from softperm.distance.pairs import Pair
-from softperm.distance.search import plant, start
+from softperm.distance.relaxation import relax
+from softperm.distance.tree import plant
 from softperm.graphs import as_graph
 
 
@@ -69,11 +70,11 @@ def assignment_lower_bound(g1: Any, g2: Any, *, labels: bool = False) -> float:
         A lower bound of the distance.
     """
     pair = read_pair(g1, g2, labels=labels)
-    return as_distance(start(pair, plant(pair), 0, 0))
+    return as_distance(relax(pair, plant(pair), 0, np.inf))
 
 
 def descent_upper_bound(
-    g1: Any, g2: Any, *, labels: bool = False, restarts: int = 20, seed: int = 0
+    g1: Any, g2: Any, *, labels: bool = False, restarts: int = 20
 ) -> tuple[float, Int[np.ndarray, " N"]]:
     """The best of several descents by exchanges of two images.
 
@@ -81,8 +82,8 @@ def descent_upper_bound(
         g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
         g2: another.
         labels: whether only vertices of equal label may be matched.
-        restarts: how many random starts follow the first, which is the assignment bound's.
-        seed: of the random starts.
+        restarts: how many shaken starts follow the first, which is the assignment bound's; they
+            are the same in every call.
 
     Returns:
         An upper bound of the distance, and the permutation that attains it (the convention is
@@ -90,8 +91,10 @@ def descent_upper_bound(
     """
     pair = read_pair(g1, g2, labels=labels)
     tree = plant(pair)
-    start(pair, tree, restarts, seed)
-    return as_distance(tree.value[0]), tree.best
+    bound = relax(pair, tree, 0, np.inf)
+    best = tree.match.copy()
+    value = improve(pair, best, np.inf, bound, restarts)
+    return as_distance(value), best
 
 
 def faq_upper_bound(

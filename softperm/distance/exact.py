@@ -13,6 +13,7 @@ from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
 from torch_geometric.data import Data
 
+from softperm.distance.bits import unpack
 from softperm.distance.bounds import (
     as_distance,
     degree_bound,
@@ -24,9 +25,11 @@ from softperm.distance.bounds import (
 from softperm.distance.local import cost_of, descend
 from softperm.distance.pack import pack, pair_of
 from softperm.distance.pairs import Pair
-from softperm.distance.search import Tree, advance, open_bound, plant, start
-from softperm.distance.symmetry import orbits
+from softperm.distance.search import GLANCE, advance, open_bound, search_briefly
+from softperm.distance.symmetry import with_orbits
+from softperm.distance.tree import Tree, plant
 
+EFFORT = 2_000_000  # relaxations times squared vertices, about a twentieth of a second
 LARGEST = 192  # vertices up to which there is a search; its memory grows with the cube
 POLISHED = 1_000  # vertices up to which an upper bound is descended; a sweep grows with the cube
 
@@ -111,16 +114,10 @@ def solve(pair: Pair, time_limit: float | None) -> FrobeniusResult:
         return _estimate(pair)
     _compile()
     deadline = np.inf if time_limit is None else perf_counter() + time_limit
-    tree = plant(pair)
-    lower = start(pair, tree, n, 0)
-    if advance(pair, tree, slice_of(n)):
+    tree, lower, exhausted = search_briefly(pair, GLANCE, EFFORT // n**2)
+    if exhausted:
         return _result(pair, tree.best, tree.value[0])
     return _search_long(pair, tree, max(lower, spectral_bound(pair)), deadline)
-
-
-def slice_of(n: int) -> int:
-    """Nodes searched between two looks at the clock, about a twentieth of a second."""
-    return 1 + 2_000_000 // max(n, 1) ** 2
 
 
 def _search_long(pair: Pair, tree: Tree, lower: float, deadline: float) -> FrobeniusResult:
@@ -128,19 +125,20 @@ def _search_long(pair: Pair, tree: Tree, lower: float, deadline: float) -> Frobe
     best, value = tree.best, tree.value[0]
     lower = max(lower, open_bound(tree))
     rng = np.random.default_rng(0)
-    if _unrestricted(pair):
+    if unpack(pair.allowed).all():
         for attempt in range(8):
             if perf_counter() < deadline and lower <= value - pair.gap:
                 found, p = faq(pair, rng, randomly=attempt > 0)
                 if found < value:
                     best, value = p, found
     if perf_counter() < deadline and lower <= value - pair.gap:
-        pair = pair._replace(orbit_b=orbits(pair))
+        pair = with_orbits(pair)
         tree = plant(pair)
+        tree.probed[0] = 3
         tree.best[:], tree.value[0] = best, value
         exhausted = False
         while not exhausted and perf_counter() < deadline and lower <= tree.value[0] - pair.gap:
-            exhausted = advance(pair, tree, slice_of(len(best)))
+            exhausted = advance(pair, tree, EFFORT // best.size**2)
         lower = max(lower, open_bound(tree))
         best, value = tree.best, tree.value[0]
     return _result(pair, best, lower)
@@ -150,8 +148,7 @@ def _estimate(pair: Pair) -> FrobeniusResult:
     """The bounds of graphs that are too large to search."""
     degrees = [matrix.sum(axis=1) for matrix in (pair.a, pair.b)]
     n = pair.a.shape[0]
-    columns = np.arange(n, dtype=np.uint64)
-    forbidden = (pair.allowed[:, columns >> 6] >> (columns & 63)) & 1 == 0  # (N, N)
+    forbidden = ~unpack(pair.allowed)
     cost = np.abs(degrees[0][:, None] - degrees[1])
     cost[forbidden] = 2 * n * (cost.max() + 1)
     best = linear_sum_assignment(cost)[1].astype(np.int64)
@@ -170,13 +167,9 @@ def _result(pair: Pair, permutation: np.ndarray, lower: float) -> FrobeniusResul
     lower = round_up(pair, lower)
     exact = bool(lower > value - pair.gap)
     distance = as_distance(value)
-    return FrobeniusResult(distance, permutation.copy(), distance if exact else as_distance(lower), exact)
-
-
-def _unrestricted(pair: Pair) -> bool:
-    """Whether every match is allowed."""
-    counted = np.bitwise_count(pair.allowed).sum()
-    return int(counted) == pair.a.shape[0] ** 2
+    return FrobeniusResult(
+        distance, permutation.copy(), distance if exact else as_distance(lower), exact
+    )
 
 
 @cache
@@ -184,6 +177,4 @@ def _compile() -> None:
     """Compile the search before the clock runs."""
     vertex = Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=1)
     pair = pair_of(pack([vertex, vertex], labels=False), 0, 1)
-    tree = plant(pair)
-    start(pair, tree, 0, 0)
-    advance(pair, tree, 1)
+    search_briefly(pair, 1, 1)

@@ -34,10 +34,10 @@ def descend(pair, p):
                 for t in range(p.size):
                     if t != i and t != k:
                         gain += 2.0 * (a[i, t] - a[k, t]) * (b[y, p[t]] - b[x, p[t]])
-                if gain > threshold and contains(pair.allowed, i, y):
-                    if contains(pair.allowed, k, x):
-                        p[i], p[k] = y, x
-                        improved = True
+                allowed = contains(pair.allowed, i, y) and contains(pair.allowed, k, x)
+                if allowed and gain > threshold:
+                    p[i], p[k] = y, x
+                    improved = True
     return cost_of(pair, p)
 
 
@@ -56,7 +56,7 @@ def shake(pair, p, state):
 
 
 @njit(cache=True, nogil=True)
-def improve(pair, best, value, bound, restarts, seed):
+def improve(pair, best, value, bound, restarts):
     """Restart the descent from shaken copies of ``best``; returns the cost of the best, in place.
 
     Args:
@@ -65,9 +65,8 @@ def improve(pair, best, value, bound, restarts, seed):
         value: the cost of ``best``, or infinity to have it descended and counted.
         bound: a lower bound; the search ends where it is met.
         restarts: how many shaken copies to descend from.
-        seed: of the generator of the shakes.
     """
-    state = np.uint64(seed) + np.uint64(88172645463325252)
+    state = np.uint64(88172645463325252)
     trial = best.copy()
     for _ in range(restarts + 1):
         cost = descend(pair, trial)

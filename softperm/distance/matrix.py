@@ -25,13 +25,13 @@ from rich.progress import (
 from softperm.distance.batch import solve_pairs
 from softperm.distance.bounds import as_distance
 from softperm.distance.checkpoint import PairTable, fingerprint, load, save
-from softperm.distance.exact import LARGEST, check_time_limit, solve
+from softperm.distance.exact import EFFORT, LARGEST, check_time_limit, solve
 from softperm.distance.pack import Packed, pack, pair_of
+from softperm.distance.search import GLANCE
 from softperm.distance.symmetry import representatives
 from softperm.graphs import as_graphs
 
 PORTION = 64  # pairs of one task: long enough for threads, short enough for the progress bar
-EFFORT = 2_000_000  # of a pair's first search, some hundredths of a second
 SAVE_EVERY = 10.0  # seconds between two checkpoints
 
 
@@ -152,7 +152,7 @@ class _Run:
         cost = np.zeros(pairs.size)
         solved = np.zeros(pairs.size, dtype=bool)
         first, second = self.first[pairs], self.second[pairs]
-        solve_pairs(self.packed, first, second, LARGEST, EFFORT, cost, solved)
+        solve_pairs(self.packed, first, second, LARGEST, GLANCE, EFFORT, cost, solved)
         for pair, value in zip(pairs[solved], cost[solved], strict=True):
             self._write(pair, as_distance(value), as_distance(value), True)
         return pairs[~solved]
@@ -179,7 +179,7 @@ def _parallel(run: _Run, todo: Int[np.ndarray, " k"], workers: int | None) -> It
     """
     if not todo.size:
         return
-    solve_pairs(run.packed, todo[:0], todo[:0], 0, 0, np.empty(0), np.empty(0, dtype=bool))
+    solve_pairs(run.packed, todo[:0], todo[:0], 0, 0, 0, np.empty(0), np.empty(0, dtype=bool))
     portions = [todo[k : k + PORTION] for k in range(0, todo.size, PORTION)]
     pool = ThreadPoolExecutor(workers or available_processors())
     try:

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from softperm.distance.assignment import assign
-from softperm.distance.bits import contains, count_common, count_outside, insert
+from softperm.distance.bits import contains, count_bits
 
 
 @njit(cache=True, nogil=True)
@@ -36,8 +36,10 @@ def relax(pair, tree, t, limit):
         free_a = _sort_free(pair.a, pair.order_a, rows, m)
         free_b = _sort_free(pair.b, pair.order_b, columns, m)
         _pair_weights(free_a, free_b, m, tree.cost)
-    else:
+    elif domain.shape[1] == 1:
         _pair_neighbours(pair, rows, columns, m, domain, tree.cost)
+    else:
+        _pair_degrees(pair, rows, columns, m, tree.cost)
     for x in range(m):
         for y in range(m):
             if contains(domain, x, columns[y]):
@@ -78,43 +80,60 @@ def _pair_weights(free_a, free_b, m, out):
 
 
 @njit(cache=True, nogil=True)
-def _pair_neighbours(pair, rows, columns, m, domain, out):
-    """Least number of edges at x and at y that do not meet, x matched with y."""
-    words = domain.shape[1]
-    reverse = np.zeros((m, words), np.uint64)  # the rows left to each column
+def _pair_degrees(pair, rows, columns, m, out):
+    """Least number of edges at x and at y that do not meet: the difference of their degrees."""
     for x in range(m):
         for y in range(m):
-            if contains(domain, x, columns[y]):
-                insert(reverse, y, rows[x])
-    near_x, far_x, degree_x = _reach(pair.a, rows, m, domain)
-    near_y, far_y, degree_y = _reach(pair.b, columns, m, reverse)
-    near_a, near_b = pair.near_a, pair.near_b
-    for x in range(m):
-        i = rows[x]
-        for y in range(m):
-            j = columns[y]
-            degrees = degree_x[x] + degree_y[y]
-            met = min(count_common(near_x, x, near_b, j), count_common(near_y, y, near_a, i))
-            apart = min(count_outside(far_x, x, near_b, j), count_outside(far_y, y, near_a, i))
-            out[x, y] = degrees - 2 * min(met, apart - (m - 1) + degrees)
+            out[x, y] = 0.0
+            for k in range(m):
+                out[x, y] += pair.a[rows[x], rows[k]] - pair.b[columns[y], columns[k]]
+            out[x, y] = abs(out[x, y])
 
 
 @njit(cache=True, nogil=True)
-def _reach(matrix, free, m, sets):
-    """Unions of the sets of each free vertex's free neighbours and of its other free vertices.
-
-    Returns:
-        Both unions (m, W), and the number of free neighbours (m,).
-    """
-    degree = np.zeros(m, np.int64)
-    near = np.zeros((m, sets.shape[1]), np.uint64)
-    far = np.zeros((m, sets.shape[1]), np.uint64)
+def _pair_neighbours(pair, rows, columns, m, domain, out):
+    """The same, sharper, for sets of one word: edges meet only where matches are left."""
+    one = np.uint64(1)
+    sets = np.zeros((8, m), np.uint64)
+    left_x, left_y, near_a, near_b, near_x, near_y, far_x, far_y = sets
     for x in range(m):
-        for k in range(m):
-            if k != x:
-                linked = matrix[free[x], free[k]] != 0.0
-                degree[x] += linked
-                union = near if linked else far
-                for w in range(sets.shape[1]):
-                    union[x, w] |= sets[k, w]
-    return near, far, degree
+        left_x[x] = domain[x, 0]
+        near_a[x] = pair.near_a[rows[x], 0]
+        near_b[x] = pair.near_b[columns[x], 0]
+        row = one << np.uint64(rows[x])
+        for y in range(m):
+            if (left_x[x] >> np.uint64(columns[y])) & one:
+                left_y[y] |= row
+    _reach(near_a, rows, left_x, near_x, far_x)
+    _reach(near_b, columns, left_y, near_y, far_y)
+    free_rows, free_columns = _members(rows, m), _members(columns, m)
+    for x in range(m):
+        i = one << np.uint64(rows[x])
+        degree_x = count_bits(near_a[x] & free_rows)
+        for y in range(m):
+            j = one << np.uint64(columns[y])
+            degrees = degree_x + count_bits(near_b[y] & free_columns)
+            met = min(count_bits(near_x[x] & near_b[y]), count_bits(near_y[y] & near_a[x]))
+            apart_x = count_bits(far_x[x] & ~(near_b[y] | j))
+            apart_y = count_bits(far_y[y] & ~(near_a[x] | i))
+            met = min(met, min(apart_x, apart_y) - (m - 1) + degrees)
+            out[x, y] = degrees - 2 * met
+
+
+@njit(cache=True, nogil=True)
+def _members(free, m):
+    """The set of the free vertices."""
+    members = np.uint64(0)
+    for x in range(m):
+        members |= np.uint64(1) << np.uint64(free[x])
+    return members
+
+
+@njit(cache=True, nogil=True)
+def _reach(near, free, left, reach_near, reach_far):
+    """Unions of the matches left to each free vertex's neighbours, and to the other vertices."""
+    for x in range(left.size):
+        for k in range(left.size):
+            linked = (near[x] >> np.uint64(free[k])) & np.uint64(1)
+            reach_near[x] |= left[k] & (np.uint64(0) - linked)
+            reach_far[x] |= left[k] & (linked - np.uint64(1)) & (np.uint64(0) - np.uint64(k != x))

@@ -3,39 +3,52 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
+from softperm.distance.bits import unpack
 from softperm.distance.pack import Packed, pair_of
 from softperm.distance.pairs import Pair, make_pair
-from softperm.distance.search import advance, plant
+from softperm.distance.search import advance
+from softperm.distance.tree import plant
 
-EFFORT = 2_000  # nodes spent on one question; past that the answer is "not known", taken as "no"
+EFFORT = (
+    2_000  # relaxations spent on one question; past that the answer is "not known", taken as "no"
+)
 
 
-def orbits(pair: Pair) -> Int[np.ndarray, " N"]:
-    """The orbits of the second graph's vertices under the symmetries of the problem.
+def with_orbits(pair: Pair) -> Pair:
+    """The pair with the orbits of the vertices of both graphs in place of their twin classes."""
+    allowed = unpack(pair.allowed)
+    orbit_a = orbits(pair.a, pair.twin_a, allowed)
+    return pair._replace(orbit_a=orbit_a, orbit_b=orbits(pair.b, pair.twin_b, allowed.T))
 
-    A symmetry is an automorphism of ``b`` that leaves ``allowed`` as it is. Two vertices may be
-    given different orbits although they share one, where the search for the symmetry is too long:
-    that costs time and nothing else.
+
+def orbits(
+    matrix: Float[np.ndarray, "N N"], twin: Int[np.ndarray, " N"], allowed: Bool[np.ndarray, "N N"]
+) -> Int[np.ndarray, " N"]:
+    """The orbits of a graph's vertices under its symmetries.
+
+    A symmetry is an automorphism that takes each vertex to one with the same allowed matches. Two
+    vertices may be given different orbits although they share one, where the search for the
+    symmetry is too long: that costs time and nothing else.
 
     Args:
-        pair: the two graphs.
+        matrix: the adjacency matrix.
+        twin: the twin class of each vertex, numbered by its least member.
+        allowed: a row for each vertex: what it may be matched with.
 
     Returns:
         The least vertex of each vertex's orbit.
     """
-    n = pair.b.shape[0]
-    columns = np.arange(n, dtype=np.uint64)
-    bit = (pair.allowed[:, columns >> 6] >> (columns & 63)) & 1  # (N, N)
-    kind = np.unique(bit, axis=1, return_inverse=True)[1].reshape(n).astype(np.int64)
-    itself = make_pair(pair.b, kind, pair.b, kind)
-    profile = np.sort(pair.b, axis=1)
+    n = len(matrix)
+    kind = np.unique(allowed, axis=0, return_inverse=True)[1].reshape(n).astype(np.int64)
+    itself = make_pair(matrix, kind, matrix, kind)
+    profile = np.sort(matrix, axis=1)
     orbit = np.arange(n)
     for j in range(n):
         for least in np.unique(orbit[:j]):
             alike = kind[j] == kind[least] and (profile[j] == profile[least]).all()
-            if alike and (pair.twin_b[j] == least or _exchangeable(itself, least, j)):
+            if alike and (twin[j] == least or _exchangeable(itself, least, j)):
                 orbit[j] = least
                 break
     return orbit
@@ -79,7 +92,7 @@ def _exchangeable(itself: Pair, j: int, k: int) -> bool:
     allowed[j, k >> 6] = np.uint64(1) << np.uint64(k & 63)
     alone = np.arange(n)  # the restriction of row j is one that twins do not share
     return _isomorphic(
-        itself._replace(allowed=allowed, twin_a=alone, twin_b=alone, orbit_b=alone)
+        itself._replace(allowed=allowed, twin_a=alone, twin_b=alone, orbit_a=alone, orbit_b=alone)
     )
 
 

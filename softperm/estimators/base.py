@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,12 +13,19 @@ import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 
 from softperm.collection import Collection
-from softperm.folder import FolderError, read_folder, write_folder
+from softperm.estimators import saving
+from softperm.estimators.preparation import (
+    feature_statistics,
+    find_device,
+    fingerprint,
+    hold_out,
+    plain,
+)
 from softperm.graphs import as_graphs
-from softperm.model import ModelConfig, PiGNN, build, rebuild
+from softperm.model import ModelConfig, PiGNN, build
 from softperm.training.fit import Epoch, Examples, FitConfig, fit, predict
 from softperm.training.progress import EpochBar
 from softperm.training.tasks import Task
@@ -50,7 +55,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         validation_fraction: share of the training graphs held out to choose the best epoch;
             0 for none, which keeps the last epoch.
         criterion: the validation figure that chooses: ``loss`` or ``score``.
-        patience: stop after so many epochs without a better one; None for never.
+        patience: stop after so many epochs without a better one; None for never. Needs graphs
+            that are held out.
         seed: of initial parameters, mini-batches and the held-out part: same seed, same numbers.
         device: ``auto`` (a GPU if there is one), or a torch device.
         symmetrise: accept directed graphs, reading every edge in both directions.
@@ -78,7 +84,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         criterion: Literal["loss", "score"] = "loss",
         patience: int | None = None,
         seed: int = 0,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         symmetrise: bool = False,
         checkpoint: str | Path | None = None,
         progress: bool = True,
@@ -131,45 +137,48 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             validation: other graphs and targets that choose the best epoch, in place of
                 ``validation_fraction``.
         """
+        self._forget()
         self._check_settings()
+        device = find_device(self.device)
         graphs = as_graphs(graphs, symmetrise=self.symmetrise)
         targets = self._read_targets(y, len(graphs))
         self.vocabulary_ = Vocabulary.learn(graphs)
         if validation is None:
-            training, held = _hold_out(targets, self.validation_fraction, self.seed)
+            groups = targets.numpy() if targets.ndim == 1 else np.zeros(len(targets))
+            training, held = hold_out(groups, self.validation_fraction, self.seed)
         else:
-            more = as_graphs(validation[0], symmetrise=self.symmetrise)
-            targets = torch.cat([targets, self._encode_targets(validation[1], len(more))])
+            more, more_targets = self._read_validation(*validation)
+            targets = torch.cat([targets, more_targets])
             training, held = np.split(np.arange(len(targets)), [len(graphs)])
             graphs = [*graphs, *more]
         collection = self.vocabulary_.encode(graphs)
         train = Examples(collection, targets, torch.from_numpy(training))
         kept = Examples(collection, targets, torch.from_numpy(held)) if len(held) else None
-        return self._train(train, kept)
+        return self._train(train, kept, device)
 
-    def _train(self, train: Examples, validation: Examples | None) -> Self:
+    def _read_validation(self, graphs: Sequence[Any], y: Any) -> tuple[list[Data], Tensor]:
+        try:
+            read = as_graphs(graphs, symmetrise=self.symmetrise)
+            return read, self._encode_targets(y, len(read))
+        except ValueError as problem:
+            raise ValueError(f"validation: {problem}") from None
+
+    def _train(self, train: Examples, validation: Examples | None, device: torch.device) -> Self:
         self.task_ = self._task(train.y[train.index])
-        config = self._model_config(train)
-        settings = FitConfig(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            criterion=self.criterion,
-            patience=self.patience,
-            seed=self.seed,
-        )
-        model = build(config, self.seed, _statistics(train))
-        with EpochBar(self.epochs, shown=self.progress) as bar:
+        config, settings = self._model_config(train), self._fit_config()
+        model = build(config, settings.seed, feature_statistics(train))
+        place = None if self.checkpoint is None else Path(self.checkpoint)
+        identity = place and fingerprint(config, self.task_, settings, train, validation)
+        with EpochBar(settings.epochs, shown=self.progress) as bar:
             result = fit(
                 model,
                 self.task_,
                 train,
                 settings,
                 validation=validation,
-                device=_device(self.device),
-                checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
-                fingerprint=_fingerprint(config, settings, train, validation),
+                device=device,
+                checkpoint=place,
+                fingerprint=identity or "",
                 on_epoch=bar.update,
             )
         if result.interrupted and self.checkpoint is None:
@@ -215,47 +224,24 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def save(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, the Hugging Face Hub's layout."""
         self._check_fitted()
-        params = {**self.get_params(), "checkpoint": None}
-        config = {
-            "kind": type(self).__name__,
-            "params": params,
-            "model": asdict(self.model_.config),
-            "vocabulary": self.vocabulary_.to_config(),
-            "targets": self._targets_config(),
-            "best_epoch": self.best_epoch_,
-        }
-        write_folder(folder, config, self.model_.state_dict())
+        saving.save(self, folder)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | None = None) -> Self:
+    def load(cls, folder: str | Path, device: str | torch.device | None = None) -> Self:
         """Reads what :meth:`save` wrote; never runs code from the folder.
 
         Args:
             folder: where it was saved, or ``hf://owner/name`` on the Hugging Face Hub.
             device: where to put the model; by default what ``device`` was set to.
         """
-        config, tensors = read_folder(folder, kind=cls.__name__)
-        model = rebuild(config.get("model"), tensors, str(folder))
-        try:
-            made = cls(**config["params"])
-            made.device = device or made.device
-            made.vocabulary_ = Vocabulary.from_config(config["vocabulary"])
-            made._set_targets(config["targets"])
-            made.best_epoch_ = int(config["best_epoch"])
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
-            raise FolderError(
-                f"{folder}: config.json is incomplete or damaged: {problem!r}"
-            ) from None
-        made.model_ = model.to(_device(made.device))
-        made.curve_, made.interrupted_ = (), False
-        return made
+        return saving.load(cls, folder, device)
 
     def _outputs(self, graphs: Sequence[Any]) -> Tensor:
         """The network's outputs (B, C) for each graph."""
         collection = self._encode(graphs)
         device = next(self.model_.parameters()).device
         everything = torch.arange(len(collection))
-        return predict(self.model_, collection, everything, self.batch_size, device)
+        return predict(self.model_, collection, everything, int(self.batch_size), device)
 
     def _encode(self, graphs: Sequence[Any]) -> Collection:
         self._check_fitted()
@@ -263,12 +249,20 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def _batches(self, collection: Collection) -> Iterator[Batch]:
         device = next(self.model_.parameters()).device
-        for part in torch.arange(len(collection)).split(self.batch_size):
+        for part in torch.arange(len(collection)).split(int(self.batch_size)):
             yield collection.batch(part).to(device)
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
     def _check_fitted(self) -> None:
-        if not hasattr(self, "model_"):
+        if not self.__sklearn_is_fitted__():
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+
+    def _forget(self) -> None:
+        """Drops what an earlier fit left, so that a fit that fails leaves no mixture of both."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
 
     def _check_settings(self) -> None:
         """Raises ValueError for settings that no later check would name as well."""
@@ -277,15 +271,23 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 "validation_fraction must be at least 0 and below 1; "
                 f"got {self.validation_fraction}"
             )
-        if isinstance(self.capacity, str) and self.capacity != "auto":
-            raise ValueError(f"capacity must be 'auto', a number or None; got {self.capacity!r}")
+        capacity = plain(self.capacity)
+        if capacity not in ("auto", None) and not (type(capacity) is int and capacity > 0):
+            raise ValueError(
+                f"capacity must be 'auto', a whole number of at least 1, or None; got {capacity!r}"
+            )
         ModelConfig(1, **self._choices())
+        self._fit_config()
 
     def _choices(self) -> dict[str, Any]:
         """The settings that are also the model's."""
         names = ("latent_vertices", "hidden", "encoder", "layers", "dustbin", "scaling")
         names += ("normaliser", "iterations", "head")
-        return {name: getattr(self, name) for name in names}
+        return {name: plain(getattr(self, name)) for name in names}
+
+    def _fit_config(self) -> FitConfig:
+        """The settings that are the training's."""
+        return FitConfig(**{f.name: plain(getattr(self, f.name)) for f in fields(FitConfig)})
 
     def _model_config(self, train: Examples) -> ModelConfig:
         largest = int(train.graphs.sizes[train.index].max())
@@ -293,7 +295,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         return ModelConfig(
             self.task_.outputs,
             **self._choices(),
-            capacity=largest if self.capacity == "auto" else self.capacity,
+            capacity=largest if self.capacity == "auto" else plain(self.capacity),
             attribute_size=collection.attribute_size,
             edge_attribute_size=collection.edge_attribute_size,
             weighted=collection.edge_weight is not None,
@@ -318,46 +320,3 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _set_targets(self, config: dict[str, Any]) -> None:
         """Goes back to the targets of a saved estimator."""
         raise NotImplementedError
-
-
-def _hold_out(y: Tensor, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out graphs; of each class the same share is held out.
-
-    A class of which the share is less than half a graph stays in training whole.
-    """
-    generator = np.random.default_rng(seed)
-    groups = y.numpy() if y.ndim == 1 else np.zeros(len(y), dtype=np.int64)
-    held = []
-    for group in np.unique(groups):
-        members = generator.permutation(np.flatnonzero(groups == group))
-        held.append(members[: round(fraction * len(members))])
-    chosen = np.sort(np.concatenate(held))
-    return np.setdiff1d(np.arange(len(y)), chosen), chosen
-
-
-def _statistics(train: Examples) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the structural features over the training vertices."""
-    owner = torch.repeat_interleave(torch.arange(len(train.graphs)), train.graphs.sizes)
-    rows = train.graphs.structure[torch.isin(owner, train.index)].double()
-    std, mean = torch.std_mean(rows, dim=0, correction=0)
-    return mean.float(), std.float()
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
-
-
-def _fingerprint(
-    config: ModelConfig, settings: FitConfig, train: Examples, validation: Examples | None
-) -> str:
-    """Identifies a training: a change of settings or data changes it."""
-    text = json.dumps([asdict(config), {**asdict(settings), "epochs": None}], sort_keys=True)
-    digest = hashlib.sha256(text.encode())
-    for examples in (train, validation):
-        if examples is not None:
-            graphs = examples.graphs
-            for tensor in (examples.index, examples.y, graphs.ptr, graphs.edge_index):
-                digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()

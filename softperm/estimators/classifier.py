@@ -11,14 +11,14 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from softperm.estimators.base import PiGNNEstimator
-from softperm.estimators.targets import answers, class_array
+from softperm.estimators.targets import answers, check_classes, class_array
 from softperm.training.tasks import Classification, MultiLabel, Task
 
 
 class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
     """Classifies graphs by aligning them to learnt latent vertices.
 
-    ``y`` is one class per graph, of any type that can be compared; or a matrix (B, T) of yes-or-no
+    ``y`` is one class per graph: strings, numbers or booleans; or a matrix (B, T) of yes-or-no
     answers (1, 0, and NaN where unknown).
     """
 
@@ -51,9 +51,7 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
             self._labels = values.shape[1]
         else:
             self._labels = None
-            if values.dtype.kind == "f" and np.isnan(values).any():
-                where = int(np.flatnonzero(np.isnan(values))[0])
-                raise ValueError(f"graph {where} has no class (y is NaN): leave such graphs out")
+            check_classes(values)
             self.classes_ = np.unique(values)
             if len(self.classes_) < 2:
                 raise ValueError(
@@ -68,13 +66,12 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
             if values.ndim != 2 or values.shape[1] != self._labels:
                 raise ValueError(f"y must have shape ({count}, {self._labels}); got {values.shape}")
             return answers(values)
-        codes = np.searchsorted(self.classes_, values).clip(max=len(self.classes_) - 1)
-        unknown = self.classes_[codes] != values
-        if unknown.any():
-            raise ValueError(
-                f"class {values[unknown].tolist()[0]!r} is not among those of training"
-            )
-        return torch.from_numpy(codes.astype(np.int64))
+        code_of = {value: code for code, value in enumerate(self.classes_.tolist())}
+        codes = [code_of.get(value, -1) for value in values.tolist()]
+        if -1 in codes:
+            unknown = values.tolist()[codes.index(-1)]
+            raise ValueError(f"class {unknown!r} is not among those of training")
+        return torch.tensor(codes)
 
     def _task(self, y: Tensor) -> Task:
         return (
@@ -86,4 +83,5 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
 
     def _set_targets(self, config: dict[str, Any]) -> None:
         self.classes_, self._labels = np.asarray(config["classes"]), config["labels"]
+        check_classes(self.classes_)
         self.task_ = self._task(torch.empty(0))

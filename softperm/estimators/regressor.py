@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import r2_score
 from torch import Tensor
 
 from softperm.estimators.base import PiGNNEstimator
@@ -25,11 +28,29 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
     def predict(self, graphs: Sequence[Any]) -> np.ndarray:
         """The predicted numbers, (B,) or (B, T) as ``y`` was."""
         self._check_fitted()
-        numbers = self.task_.decode(self._outputs(graphs)).numpy()
-        return numbers[:, 0] if self._flat else numbers
+        assert isinstance(self.task_, Regression)
+        numbers = self.task_.decode(self._outputs(graphs)).numpy()  # (B, T)
+        return numbers.reshape(len(numbers), *self._shape)
+
+    def score(self, graphs: Sequence[Any], y: Any, sample_weight: Any = None) -> float:
+        """R², averaged over the targets; graphs whose target is unknown (NaN) do not count."""
+        self._check_fitted()
+        known = self._encode_targets(y, len(graphs)).numpy()  # (B, T)
+        predicted = self.predict(graphs).reshape(known.shape)
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        scores = []
+        for truth, guess in zip(known.T, predicted.T, strict=True):
+            there = ~np.isnan(truth)
+            if there.sum() > 1:
+                share = None if weight is None else weight[there]
+                scores.append(r2_score(truth[there], guess[there], sample_weight=share))
+        if not scores:
+            words = "R² is not defined for fewer than two graphs with known targets"
+            warnings.warn(words, UndefinedMetricWarning, stacklevel=2)
+        return float(np.mean(scores)) if scores else float("nan")
 
     def _read_targets(self, y: Any, count: int) -> Tensor:
-        self._flat = target_array(y, count).ndim == 1
+        self._shape = target_array(y, count).shape[1:]  # (), or (T,)
         return self._encode_targets(y, count)
 
     def _encode_targets(self, y: Any, count: int) -> Tensor:
@@ -42,20 +63,22 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
             raise ValueError(
                 f"graph {int(np.argwhere(np.isinf(values))[0][0])} has an infinite target"
             )
-        if (values.ndim == 1) != self._flat:
-            raise ValueError("y must have as many columns as in training")
-        values = values.reshape(count, -1)
-        if len(values) and np.isnan(values).all(axis=0).any():
-            raise ValueError("a target is missing (NaN) for every graph")
-        return torch.from_numpy(values)
+        if values.shape[1:] != self._shape:
+            raise ValueError(
+                f"y must have shape {(count, *self._shape)} as in training; got {values.shape}"
+            )
+        return torch.from_numpy(values.reshape(count, -1))
 
     def _task(self, y: Tensor) -> Task:
         return Regression.of(y)
 
     def _targets_config(self) -> dict[str, Any]:
         assert isinstance(self.task_, Regression)
-        return {"mean": self.task_.mean, "std": self.task_.std, "flat": self._flat}
+        return {"mean": self.task_.mean, "std": self.task_.std, "flat": self._shape == ()}
 
     def _set_targets(self, config: dict[str, Any]) -> None:
-        self._flat = bool(config["flat"])
-        self.task_ = Regression(tuple(config["mean"]), tuple(config["std"]))
+        mean, std = (tuple(map(float, config[key])) for key in ("mean", "std"))
+        if len(mean) != len(std):
+            raise ValueError(f"there are {len(mean)} means but {len(std)} deviations of targets")
+        self._shape = () if config["flat"] else (len(mean),)
+        self.task_ = Regression(mean, std)

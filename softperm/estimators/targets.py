@@ -29,6 +29,22 @@ def class_array(y: Any, count: int) -> np.ndarray:
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
+def check_classes(values: np.ndarray) -> None:
+    """Raises ValueError unless these are strings, numbers or booleans, one for each graph."""
+    listed = values.tolist()
+    kinds = {type(value) for value in listed}
+    for where, value in enumerate(listed):
+        if value is None or value != value:
+            raise ValueError(f"graph {where} has no class (y is {value}): leave such graphs out")
+        if not isinstance(value, str | int | float):
+            raise ValueError(
+                f"graph {where} has a class of type {type(value).__name__}; expected a string, a "
+                "number or a boolean"
+            )
+    if str in kinds and len(kinds) > 1:
+        raise ValueError("y mixes strings with numbers: use classes of one type")
+
+
 def answers(values: np.ndarray) -> Tensor:
     """A matrix of 1, 0 and NaN."""
     try:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BufferedIOBase, TextIOBase
 from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 import numpy as np
 from torch_geometric.data import Data
@@ -180,7 +181,8 @@ def _text(stream: BufferedIOBase, name: str, stack: ExitStack) -> TextIOBase:
     """Decoded, and decompressed where the name says so."""
     decompress = _DECOMPRESS.get(PurePosixPath(name).suffix.lower())
     plain = stream if decompress is None else stack.enter_context(decompress(stream))
-    return stack.enter_context(io.TextIOWrapper(plain, encoding="utf-8-sig", newline=""))
+    text = io.TextIOWrapper(cast(IO[bytes], plain), encoding="utf-8-sig", newline="")
+    return stack.enter_context(text)
 
 
 def _format(name: str) -> str:

@@ -7,9 +7,9 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
 _BLOCK = 1 << 22
@@ -71,7 +71,7 @@ class Archive:
             )
         return found[0] if found else None
 
-    def open(self, name: str) -> IO[bytes]:
+    def open(self, name: str) -> BufferedIOBase:
         """A stream over one file's bytes."""
         entry = self._entries[name]
         if self._zip is None:

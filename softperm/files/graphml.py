@@ -61,8 +61,8 @@ def read_graphml(stream: BufferedIOBase, name: str) -> Record:
         what = unusual.pop() if unusual else "nested graph"
         raise ValueError(f"{name} contains a {what}; expected plain vertices and edges")
     bare = _bare(graph, nodes, links, name)
-    carried = [[_data(child, keys, name) for child in children] for children in (nodes, links)]
-    raw = attach(bare, *carried, name)
+    vertices = [_data(node, keys, name) for node in nodes]
+    raw = attach(bare, vertices, [_data(link, keys, name) for link in links], name)
     return Record(name, PurePosixPath(name).stem, raw, _data(graph, keys, name))
 
 
@@ -129,14 +129,14 @@ class _Key:
     @classmethod
     def read(cls, element: ElementTree.Element, where: str) -> _Key:
         kind = element.get("attr.type", "string")
-        if kind not in _PARSE or element.get("id") is None:
+        id = element.get("id", "")
+        if kind not in _PARSE:
             raise ValueError(
-                f"{where}: key {element.get('id')!r} has type {kind!r}; expected one of "
-                f"{', '.join(_PARSE)}"
+                f"{where}: key {id!r} has type {kind!r}; expected one of {', '.join(_PARSE)}"
             )
         default = next((child.text or "" for child in element if _tag(child) == "default"), None)
-        name = element.get("attr.name", element.get("id"))
-        return cls(element.get("id"), element.get("for", "all"), name, _PARSE[kind], default)
+        name = element.get("attr.name", id)
+        return cls(id, element.get("for", "all"), name, _PARSE[kind], default)
 
 
 def _tag(element: ElementTree.Element) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-import pickle
-import zipfile
 from pathlib import Path
 
 import torch
 
 from softperm.folder import write_atomically
+
+_HEADER = b"softperm checkpoint 1\n"
+_DIGEST = hashlib.sha256().digest_size
 
 
 class CheckpointError(ValueError):
@@ -17,11 +19,16 @@ class CheckpointError(ValueError):
 
 
 def write_checkpoint(path: Path, fingerprint: str, state: dict) -> None:
-    """Replaces the checkpoint at ``path``."""
+    """Replaces the checkpoint at ``path``.
+
+    The file is a header, the SHA-256 of what follows, and what ``torch.save`` makes of the state;
+    torch by itself does not notice numbers that were damaged.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     torch.save({"fingerprint": fingerprint, "state": state}, content)
-    write_atomically(path, content.getvalue())
+    body = content.getvalue()
+    write_atomically(path, _HEADER + hashlib.sha256(body).digest() + body)
 
 
 def read_checkpoint(path: Path, fingerprint: str) -> dict | None:
@@ -30,20 +37,27 @@ def read_checkpoint(path: Path, fingerprint: str) -> dict | None:
     Raises:
         CheckpointError: it is damaged, or of another training.
     """
-    if not path.exists():
-        return None
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        found, state = content["fingerprint"], content["state"]
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, KeyError,
-            TypeError) as problem:  # fmt: skip
-        detail = " ".join(str(problem).split())[:200]
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from None
+    start = len(_HEADER) + _DIGEST
+    header, digest, body = content[: len(_HEADER)], content[len(_HEADER) : start], content[start:]
+    if header != _HEADER or hashlib.sha256(body).digest() != digest:
         raise CheckpointError(
-            f"{path} is damaged ({detail}): delete it to start the training anew"
-        ) from None
-    if found != fingerprint:
+            f"{path} is damaged or no checkpoint of this version: delete it to start the training "
+            "anew"
+        )
+    try:
+        kept = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except Exception as problem:  # of many kinds: a file that some other program made
+        detail = " ".join(str(problem).split())[:200]
+        raise CheckpointError(f"{path} is no checkpoint ({detail}): delete it") from None
+    if kept["fingerprint"] != fingerprint:
         raise CheckpointError(
             f"{path} belongs to a training with other data or settings: "
             "delete it, or choose another folder"
         )
-    return state
+    return kept["state"]

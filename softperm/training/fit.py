@@ -42,11 +42,17 @@ class FitConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0; got {self.learning_rate}")
+        least = {"epochs": 1, "batch_size": 1, "patience": 1, "seed": 0}
+        if self.patience is None:
+            del least["patience"]
+        for name, value in least.items():
+            given = getattr(self, name)
+            if not isinstance(given, int) or isinstance(given, bool) or given < value:
+                raise ValueError(f"{name} must be a whole number of at least {value}; got {given}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be a number above 0; got {self.learning_rate}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay}")
         if self.criterion not in ("loss", "score"):
             raise ValueError(f"criterion must be 'loss' or 'score'; got {self.criterion!r}")
 
@@ -97,7 +103,7 @@ class Examples:
 
 def epoch_order(index: Int[Tensor, " b"], seed: int, epoch: int) -> Int[Tensor, " b"]:
     """The graphs of an epoch in random order: a function of seed and epoch alone."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     return index[torch.randperm(len(index), generator=generator)]
 
 
@@ -146,6 +152,7 @@ def fit(
         fingerprint: identifies model, data and settings; a checkpoint with another one is refused.
         on_epoch: called with each finished epoch, the resumed ones first.
     """
+    _check_held_out(validation, config)
     device = torch.device(device)
     model.to(device)
     optimiser = torch.optim.Adam(
@@ -175,6 +182,20 @@ def fit(
 
 
 SAVE_EVERY_SECONDS = 10.0
+
+
+def _check_held_out(validation: Examples | None, config: FitConfig) -> None:
+    """Raises ValueError where held-out graphs are needed and cannot do their work."""
+    if validation is None:
+        if config.patience is not None:
+            raise ValueError(
+                "patience counts epochs by the figures of validation graphs, of which there are "
+                "none: hold some out, or set patience to None"
+            )
+        return
+    y = validation.y[validation.index]
+    if y.is_floating_point() and bool(y.isnan().all()):
+        raise ValueError("no validation graph has a target: hold out more graphs, or others")
 
 
 class _Run:
@@ -232,7 +253,7 @@ class _Run:
 
     def _train_step(self, part: Tensor) -> float:
         batch = self.train.graphs.batch(part).to(self.device)
-        y = self.train.y[part].to(self.device)
+        y = self.task.encode(self.train.y[part]).to(self.device)
         loss = mean_loss(self.task, self.model(batch), y)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -251,7 +272,8 @@ class _Run:
         held = self.validation
         outputs = predict(self.model, held.graphs, held.index, self.config.batch_size, self.device)
         y = held.y[held.index]
-        return mean_loss(self.task, outputs, y).item(), self.task.score(outputs, y)
+        loss = mean_loss(self.task, outputs, self.task.encode(y)).item()
+        return loss, self.task.score(outputs, y)
 
     def _keep_best(self, epoch: Epoch) -> None:
         if not self.validation:
@@ -261,6 +283,12 @@ class _Run:
         if self.config.criterion == "score":
             sign = -1 if self.task.higher_is_better else 1
             value = sign * epoch.validation_score
+            if math.isnan(value) and math.isfinite(epoch.validation_loss):
+                raise ValueError(
+                    f"the validation graphs do not define a {self.task.metric} (too few answers "
+                    "of each kind): hold out more, or let criterion be 'loss'"
+                )
+        value = math.inf if math.isnan(value) else value
         if value < self.best_value or self.best_state is None:
             self.best_value, self.best_epoch = value, epoch.number
             self.best_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}

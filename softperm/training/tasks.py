@@ -5,8 +5,9 @@ A target may be missing (NaN): it then counts neither in the loss nor in the sco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
 
+@runtime_checkable
 class Task(Protocol):
     """The contract between data, network and report."""
 
@@ -33,8 +35,12 @@ class Task(Protocol):
         """Direction of the score."""
         ...
 
+    def encode(self, y: Tensor) -> Tensor:
+        """Targets in the form in which the network learns them."""
+        ...
+
     def losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of each target, and whether the target is there; both (B,) or (B, T)."""
+        """Loss of each encoded target, and whether the target is there; both (B,) or (B, T)."""
         ...
 
     def score(self, outputs: Tensor, y: Tensor) -> float:
@@ -48,13 +54,38 @@ def mean_loss(task: Task, outputs: Tensor, y: Tensor, keep: Tensor | None = None
     Args:
         task: gives the losses.
         outputs: the network's outputs (B, C).
-        y: targets (B,) or (B, T).
+        y: encoded targets (B,) or (B, T).
         keep: which graphs count (B,); all by default.
     """
     losses, there = task.losses(outputs, y)
     if keep is not None:
         there = there & keep.view(-1, *[1] * (there.ndim - 1))
     return torch.where(there, losses, 0.0).sum() / there.sum().clamp(min=1)
+
+
+def stacked_scores(
+    tasks: Sequence[Task], outputs: Tensor, y: Tensor, there: Tensor
+) -> Float[Tensor, " M"]:
+    """The score of each of M models for its own graphs.
+
+    Accuracy and absolute error are computed for all models at once; other scores one by one.
+
+    Args:
+        tasks: each model's task, all of one kind.
+        outputs: each model's outputs (M, b, C).
+        y: each model's encoded targets (M, b) or (M, b, T).
+        there: which places hold a graph (M, b).
+    """
+    first = tasks[0]
+    if isinstance(first, Classification):
+        hits = (outputs.argmax(-1) == y) & there
+        return hits.sum(1).double() / there.sum(1)
+    if isinstance(first, Regression):
+        std = outputs.new_tensor([task.std for task in tasks], dtype=torch.float64)  # (M, T)
+        error = (outputs - y).abs().double() * std[:, None]  # (M, b, T)
+        return torch.where(there[..., None], error, torch.nan).flatten(1).nanmean(1)
+    parts = zip(tasks, outputs, y, there, strict=True)
+    return outputs.new_tensor([t.score(o[k], a[k]) for t, o, a, k in parts], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -73,6 +104,10 @@ class Classification:
     def outputs(self) -> int:
         """One output per class."""
         return self.classes
+
+    def encode(self, y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Codes of classes are learnt as they are."""
+        return y
 
     def losses(
         self, outputs: Float[Tensor, "B C"], y: Int[Tensor, " B"]
@@ -104,6 +139,10 @@ class MultiLabel:
     def outputs(self) -> int:
         """One output per question."""
         return self.labels
+
+    def encode(self, y: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """Answers are learnt as they are."""
+        return y
 
     def losses(
         self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]
@@ -144,6 +183,12 @@ class Regression:
     def of(cls, y: Float[Tensor, "B T"]) -> Regression:
         """The task of the given training targets."""
         values = y.double().cpu().numpy()
+        missing = np.flatnonzero(np.isnan(values).all(axis=0))
+        if missing.size:
+            raise ValueError(
+                f"target {missing[0]} is missing (NaN) for every training graph: leave it out, or "
+                "train on more graphs"
+            )
         std = np.nanstd(values, axis=0)
         std = np.where(std > 0, std, 1.0)
         return cls(tuple(np.nanmean(values, axis=0).tolist()), tuple(std.tolist()))
@@ -153,14 +198,17 @@ class Regression:
         """One output per target."""
         return len(self.mean)
 
+    def encode(self, y: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """Standardised targets."""
+        mean, std = self._statistics(y)
+        return (y - mean) / std
+
     def losses(
         self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]
     ) -> tuple[Float[Tensor, "B T"], Tensor]:
         """Squared error of each standardised target."""
-        there = ~y.isnan()
-        mean, std = self._statistics(y)
-        target = ((torch.nan_to_num(y) - mean) / std).to(outputs.dtype)
-        return (outputs - target).square(), there
+        target = torch.nan_to_num(y).to(outputs.dtype)
+        return (outputs - target).square(), ~y.isnan()
 
     def decode(self, outputs: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         """Outputs in the targets' own units."""

@@ -17,12 +17,15 @@ the Neumann series of the implicit gradient.
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
-from numba import njit
 
 from softperm.transport.cpu_forward import SAFE
 from softperm.transport.lanes import (
     WIDTH,
+    compiled,
+    entry,
     exp,
     fill,
     fma,
@@ -41,7 +44,8 @@ LONGEST = 1000
 """At most how many terms of the Neumann series, and ten for each iteration of the forward pass."""
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@entry
+@no_type_check
 def backward(
     ticket, order, grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     history, used, implicit, epsilon, d_scores, d_extra, d_bin, kept,
@@ -63,7 +67,8 @@ def backward(
     s, kernel = np.empty(n * c, kind), np.empty(n * c, kind)
     pending, out = np.empty(n * c, kind), np.empty(n * c, kind)
     a, x, alpha, u = np.empty(n, kind), np.empty(n, kind), np.empty(n, kind), np.empty(n)
-    b, log_b, base, sums, gv, beta = np.zeros((6, wide))
+    b, log_b, base = np.zeros(wide), np.zeros(wide), np.zeros(wide)
+    sums, gv, beta = np.zeros(wide), np.zeros(wide), np.zeros(wide)
     y, before, partial = np.ones(wide, kind), np.ones(wide, kind), np.zeros(wide * WIDTH, kind)
     while True:
         turn = next_ticket(ticket)
@@ -102,7 +107,8 @@ def backward(
         kept[m, g] = _write(m, g, begin, end, blocks, c, out, d_scores, d_extra, d_bin) / square
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _gather_gradient(begin, end, blocks, c, grad_plan, a, pending):
     """Lays aᵢ Gᵢₖ out in blocks; zero for extra rows and the dustbin column."""
     p = grad_plan.shape[1]
@@ -115,7 +121,8 @@ def _gather_gradient(begin, end, blocks, c, grad_plan, a, pending):
             pending[at + k * WIDTH] = 0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _start(blocks, c, kernel, pending, alpha, sums, partial):
     """gu = row sums of W = K ∘ pending, and the sums of W − gu P. Returns Σ |W| and ‖W‖."""
     sums[:] = 0.0
@@ -143,7 +150,8 @@ def _start(blocks, c, kernel, pending, alpha, sums, partial):
     return size, np.sqrt(square)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _take(b, sums, y, gv):
     """gv = y · sums; what rounding adds along b, of which gv has nothing, is taken away again."""
     whole, mass = 0.0, 0.0
@@ -155,7 +163,8 @@ def _take(b, sums, y, gv):
         gv[k] -= b[k] * whole / mass
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _weigh(gv):
     """Σ |gv|."""
     size = 0.0
@@ -164,7 +173,8 @@ def _weigh(gv):
     return size
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _step_still(blocks, c, kernel, a, b, x, y, sums, partial, gv, alpha, beta):
     """One iteration at the base itself: dS gathers as one vector of rows and one of columns."""
     for k in range(c):
@@ -178,7 +188,8 @@ def _step_still(blocks, c, kernel, a, b, x, y, sums, partial, gv, alpha, beta):
     _take(b, sums, y, gv)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _sum_series(blocks, c, terms, negligible, a, b, kernel, x, y, sums, partial, gv, alpha, beta):
     """The implicit gradient; returns whether its series converged."""
     size = _weigh(gv)
@@ -193,7 +204,8 @@ def _sum_series(blocks, c, terms, negligible, a, b, kernel, x, y, sums, partial,
     return False
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _unroll(
     blocks, c, t, epsilon, size, history, s, a, b, log_b, kernel, x, u,
     base, y, before, sums, partial, gv, pending, out, alpha, beta,
@@ -216,7 +228,8 @@ def _unroll(
         else:
             if not max(now, then) <= SAFE:
                 _settle(blocks, c, kernel, a, pending, alpha, beta, out)
-                base[:c] = history[t - 1]
+                for k in range(c):
+                    base[k] = history[t - 1, k]
                 rebase(blocks, c, s, base, a, kernel, u, sums, partial)
                 now, then = _distance(c, b, history[t], base), 0.0
             if now <= SAFE:
@@ -239,7 +252,8 @@ def _unroll(
         t -= 1
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _distance(c, b, v, base):
     """How far potentials are from the base."""
     distance = 0.0
@@ -249,14 +263,16 @@ def _distance(c, b, v, base):
     return distance
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _relative(c, b, v, base, y):
     """y = exp(v − base)."""
     for k in range(c):
         y[k] = np.exp(v[k] - base[k]) if b[k] > 0 else 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _step_near(blocks, c, kernel, a, beta, y, pending, sums, partial):
     """One iteration near the base: gu = −x (K β), α = gu / (K y), and dS gathers −x β − α y."""
     sums[:] = 0.0
@@ -282,7 +298,8 @@ def _step_near(blocks, c, kernel, a, beta, y, pending, sums, partial):
     flush(c, sums, partial)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _step_exactly(blocks, c, s, u, v, b, log_b, kernel, gv, alpha, out, sums, partial):
     """One iteration at any distance: Q entry by entry, then gu P at the base, which is uᵗ⁻¹'s."""
     sums[:] = 0.0
@@ -307,7 +324,8 @@ def _step_exactly(blocks, c, s, u, v, b, log_b, kernel, gv, alpha, out, sums, pa
     flush(c, sums, partial)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _settle(blocks, c, kernel, a, pending, alpha, beta, out):
     """Adds to ``out`` what has gathered at this base, K ∘ (pending − α 1ᵀ − a βᵀ); starts again."""
     zero = fill(load(a, 0), 0.0)
@@ -322,7 +340,8 @@ def _settle(blocks, c, kernel, a, pending, alpha, beta, out):
     beta[:] = 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _write(m, g, begin, end, blocks, c, out, d_scores, d_extra, d_bin):
     """Hands the gradients over to where they belong; returns the norm of the scores' one."""
     p = d_scores.shape[1]

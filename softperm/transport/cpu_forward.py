@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import no_type_check
 
 import numpy as np
-from numba import njit
 
 from softperm.transport.lanes import (
     WIDTH,
+    compiled,
+    entry,
     fill,
+    inlined,
     load,
     log,
     maximum,
@@ -36,7 +39,8 @@ NEAR, FAR, LOST = range(3)
 """What a column update does: stay near the base, leave it, or fail for want of digits."""
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@entry
+@no_type_check
 def forward(
     ticket, order, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     limit, tolerance, noise, plan, history, used, error,
@@ -57,7 +61,8 @@ def forward(
     wide = (c + WIDTH - 1) // WIDTH * WIDTH
     s, kernel = np.empty(n * c, scores.dtype), np.empty(n * c, scores.dtype)
     a, x, u = np.empty(n, scores.dtype), np.empty(n, scores.dtype), np.empty(n)
-    b, log_b, base, v, sums, proposal = np.zeros((6, wide))
+    b, log_b, base, v = np.zeros(wide), np.zeros(wide), np.zeros(wide), np.zeros(wide)
+    sums, proposal = np.zeros(wide), np.zeros(wide)
     y, partial = np.ones(wide, scores.dtype), np.zeros(wide * WIDTH, scores.dtype)
     while True:
         turn = next_ticket(ticket)
@@ -77,7 +82,8 @@ def forward(
         _write_plan(ptr[m, g], ptr[m, g + 1], c, kernel, x, y, plan)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _write_plan(begin, end, c, kernel, x, y, plan):
     """The vertices' rows of xᵢ Kᵢₖ yₖ."""
     for i in range(end - begin):
@@ -86,7 +92,8 @@ def _write_plan(begin, end, c, kernel, x, y, plan):
             plan[begin + i, k] = kernel[first + k * WIDTH] * y[k] * x[i]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _solve(
     blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
     limit, tolerance, noise, history,
@@ -102,9 +109,11 @@ def _solve(
         if change == NEAR:
             scale(blocks, c, True, kernel, y, a, x, sums, partial)
         else:
-            base[:] = v
+            for k in range(0, len(v), WIDTH):
+                store(base, k, load(v, k))
+            for i in range(0, blocks * WIDTH, WIDTH):
+                store(x, i, load(a, i))
             y[:] = 1.0
-            x[:] = a
             rebase(blocks, c, s, base, a, kernel, u, sums, partial)
         for k in range(c):
             history[used, k] = v[k]
@@ -121,7 +130,8 @@ def _solve(
             return used, error  # the rounded weights stay as they are, and so would all the rest
 
 
-@njit(cache=True, error_model="numpy", forceinline=True)
+@inlined
+@no_type_check
 def _propose(b, sums, y, floor, proposal):
     """Weights b / sums; returns the columns' relative error and what the update would mean."""
     zero, one, top = splat(0.0), splat(1.0), splat(np.inf)
@@ -142,7 +152,8 @@ def _propose(b, sums, y, floor, proposal):
     return peak(error), change
 
 
-@njit(cache=True, error_model="numpy", forceinline=True)
+@inlined
+@no_type_check
 def _accept(near, proposal, base, y, v):
     """Potentials v = base + log of the weights; weights if ``near``. Returns if anything moves."""
     like = load(y, 0)
@@ -158,7 +169,8 @@ def _accept(near, proposal, base, y, v):
     return peak(moved) > 0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def _stops(error, before, tolerance, noise):
     """Whether the change that is left, as a geometric series of errors, is not above tolerance."""
     if error <= noise:

@@ -38,8 +38,8 @@ class Tile:
     warps: int
 
 
-CHIP = (Tile(2048, 2), Tile(16384, 16))
-"""Tiles of problems that fit on chip, 32 entries a thread: 64 and 512 rows at up to 32 columns."""
+CHIP = (Tile(1024, 1), Tile(4096, 4), Tile(16384, 16))
+"""Tiles of problems that fit on chip: 32, 128 and 512 rows at 32 columns."""
 
 STREAM = Tile(8192, 8)
 """Tiles of larger problems."""
@@ -190,7 +190,7 @@ def backward(
             )
             if layout.programs:
                 scratch = _scratch(layout, scores, d_scores)
-                trail = scores.new_empty(layout.programs * iterations * layout.groups * LANES)
+                trail = scores.new_empty(layout.programs * iterations * c)
                 _launch_stream(
                     backward_stream, layout, scores, (*inputs, *outputs, *scratch, trail),
                     (iterations, implicit),
@@ -245,7 +245,7 @@ def _launch_chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings
             kernel[(layout.problems,)](
                 *arrays, b, p, *settings, lower,
                 layout.groups, rows, LANES, layout.extra, layout.columns - p,
-                scores.dtype == torch.float64, num_warps=warps,
+                _fast(scores), num_warps=warps,
             )  # fmt: skip
         lower = rows
 
@@ -258,7 +258,7 @@ def _launch_stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settin
         *arrays, layout.problems, layout.problems // layout.models, v, p, *settings,
         layout.chip[-1][0] if layout.chip else -1,
         layout.groups, rows, LANES, layout.extra, layout.columns - p,
-        scores.dtype == torch.float64, GROUP, num_warps=warps, launch_cooperative_grid=True,
+        _fast(scores), GROUP, num_warps=warps, launch_cooperative_grid=True,
     )  # fmt: skip
 
 
@@ -269,9 +269,14 @@ def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Te
         kernel = scores.new_empty(v + layout.problems * layout.extra, layout.columns)
     else:
         kernel = result  # K has the shape of the result, which is written last
-    board = scores.new_empty(2 * layout.slots * layout.groups * LANES, dtype=torch.float64)
+    board = scores.new_empty(2 * layout.slots * layout.columns, dtype=torch.float64)
     counter = scores.new_zeros(layout.problems, dtype=torch.int32)
     return kernel, board, counter
+
+
+def _fast(scores: Tensor) -> bool:
+    """Whether the device's approximate reciprocals and logarithms serve: on CUDA, in float32."""
+    return scores.is_cuda and scores.dtype == torch.float32
 
 
 def _contiguous(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -8,18 +8,19 @@ import triton.language as tl
 from softperm.transport.gpu_tiles import (
     LOWEST,
     NEVER,
-    column_ids,
     largest,
+    load_columns,
     load_rows,
     load_scores,
     over_columns,
     over_rows,
+    positive,
+    quotient,
     row_potential,
     row_softmax,
-    scale_rows,
     shares,
     since,
-    smallest,
+    top_of_columns,
     unit_potential,
 )
 
@@ -32,9 +33,8 @@ def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constex
     largest. Without that, what a nearly hard plan leaves of it would drown in rounding.
     """
     g = load_rows(grad, n, P, J, N, L)
-    top = tl.max(tl.max(k, 0, keep_dims=True), 2, keep_dims=True)
-    there = tl.where(k == top, g, -NEVER)
-    ds = k * a * (g - tl.max(tl.max(there, 0, keep_dims=True), 2, keep_dims=True))
+    there = tl.where(k == top_of_columns(k), g, -NEVER)
+    ds = k * a * (g - top_of_columns(there))
     return ds, over_columns(ds)
 
 
@@ -42,19 +42,20 @@ def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constex
 def spread(beta, per_b):
     """Range of β over the columns with mass. It does not see a constant added to all of them."""
     alive = per_b > 0
-    return largest(tl.where(alive, beta, -NEVER)) - smallest(tl.where(alive, beta, NEVER))
+    up, down = largest(tl.where(alive, beta, -NEVER)), largest(tl.where(alive, -beta, -NEVER))
+    return tl.maximum(up + down, 0.0)
 
 
 @triton.jit
 def rest_of_series(now, before):
     """What is left of a geometric series whose last two terms these are; at least the last."""
     fall = before - now
-    rest = tl.where(fall > 0, now * tl.maximum(now / tl.where(fall > 0, fall, 1.0), 1.0), NEVER)
+    rest = tl.where(fall > 0, now * tl.maximum(now / positive(fall), 1.0), NEVER)
     return tl.where(now > 0, rest, 0.0)
 
 
 @triton.jit
-def neumann(k, a, gv, per_b, t, WIDE: tl.constexpr):
+def neumann(k, a, gv, per_b, t):
     """Multipliers of the columns' constraints at the fixed point: Σ_s β_s, β_{s+1} = Kᵀ a K β_s / b.
 
     The series is summed until its rest is small beside its first term. What a constant in β adds
@@ -63,7 +64,7 @@ def neumann(k, a, gv, per_b, t, WIDE: tl.constexpr):
     Returns:
         The sum (J, 1, L), and whether the series converged within 10 · t terms.
     """
-    SOLVED: tl.constexpr = 1e-13 if WIDE else 1e-6
+    SOLVED: tl.constexpr = 1e-13 if gv.dtype == tl.float64 else 1e-6
     beta = gv * per_b
     total = tl.zeros_like(beta)
     first = spread(beta, per_b)
@@ -82,9 +83,9 @@ def neumann(k, a, gv, per_b, t, WIDE: tl.constexpr):
 
 @triton.jit
 def replay(
-    ds, k, a, alpha, gv, v, alive, per_b, scores, extra, bin_score, history, trail, t, n, P,
+    ds, k, a, alpha, gv, v, per_b, scores, extra, bin_score, history, trail, t, n, P,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr, TRAIL: tl.constexpr,
+    FAST: tl.constexpr, TRAIL: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the truncated iteration, recomputed backwards from the column potentials.
 
@@ -98,18 +99,17 @@ def replay(
         The gradient of the tile's scores, given its first term ``ds``: (J, N, L).
     """
     C = P + BIN
-    col = column_ids(J, L)
     dtype: tl.constexpr = ds.dtype
     y = tl.full([J, 1, L], 1.0, dtype)
-    v_next = tl.load(history + tl.maximum(t - 2, 0) * C + col, mask=col < C, other=0.0)
-    y_next, safe = since(v_next, v, alive, WIDE, dtype)
+    v_next = load_columns(history + tl.maximum(t - 2, 0) * C, C, LOWEST, J, L)
+    y_next, safe = since(v_next, v, per_b, dtype)
     while t > 1:
         while (t > 1) & safe:
-            v_next = tl.load(history + tl.maximum(t - 3, 0) * C + col, mask=col < C, other=0.0)
+            v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
             if TRAIL:
-                gv_next = tl.load(trail + (t - 2) * J * L + col)
+                gv_next = load_columns(trail + (t - 2) * C, C, 0.0, J, L)
             beta = gv * y * per_b
-            per_r = scale_rows(k, y_next, 1.0)
+            per_r = quotient(1.0, over_columns(k * y_next), FAST)
             x = a * per_r
             ds -= k * (alpha * y + x * beta)
             alpha = -x * per_r * over_columns(k * beta)
@@ -118,25 +118,25 @@ def replay(
                 gv = gv_next
             else:
                 gv = -y * over_rows(k * alpha)
-            y_next, safe = since(v_next, v, alive, WIDE, dtype)
+            y_next, safe = since(v_next, v, per_b, dtype)
             t -= 1
         if t > 1:
-            v_this = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
-            v = tl.load(history + (t - 2) * C + col, mask=col < C, other=LOWEST)
+            v_this = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
+            v = load_columns(history + (t - 2) * C, C, LOWEST, J, L)
             s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
             ds -= k * (alpha * y)
-            k, lse = row_softmax(s, v)
-            share = gv * shares(s, row_potential(lse, a), v_this, per_b)
+            k = row_softmax(s, v)
+            share = gv * shares(s, row_potential(s, v, a), v_this, per_b)
             ds -= share
             alpha = -over_columns(share)
             y = tl.full([J, 1, L], 1.0, dtype)
             if TRAIL:
-                gv = tl.load(trail + (t - 2) * J * L + col)
+                gv = load_columns(trail + (t - 2) * C, C, 0.0, J, L)
             else:
                 gv = -over_rows(k * alpha)
-            v_next = tl.load(history + tl.maximum(t - 3, 0) * C + col, mask=col < C, other=0.0)
-            y_next, safe = since(v_next, v, alive, WIDE, dtype)
+            v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
+            y_next, safe = since(v_next, v, per_b, dtype)
             t -= 1
-    v_this = tl.load(history + col, mask=col < C, other=LOWEST)
+    v_this = load_columns(history, C, LOWEST, J, L)
     s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
     return ds - k * (alpha * y) - gv * shares(s, unit_potential(a), v_this, per_b)

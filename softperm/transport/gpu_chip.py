@@ -13,21 +13,28 @@ import triton.language as tl
 
 from softperm.transport.gpu_adjoint import first_term, neumann, replay
 from softperm.transport.gpu_tiles import (
+    EMPTY,
     LOWEST,
-    NEVER,
+    START,
     column_ids,
     column_potential,
     column_sums,
+    everything,
     judge,
     load_column_mass,
+    load_columns,
     load_row_mass,
     load_scores,
+    logarithm,
     over_columns,
     over_rows,
+    positive,
+    quotient,
+    reciprocal,
     row_ids,
     row_potential,
     row_softmax,
-    scale_rows,
+    store_columns,
     store_extra,
     store_rows,
     unit_potential,
@@ -40,7 +47,7 @@ def forward_chip(
     plan, history, used, error,
     B, P, iterations, tolerance, lower,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
     """Solves every problem of more than ``lower`` and at most N rows."""
     problem = tl.program_id(0).to(tl.int64)
@@ -53,7 +60,7 @@ def forward_chip(
             scores + start * P, row_mass + start, column_mass + problem * C,
             extra + model * R * C, extra_mass + problem * R, bin_score + model,
             plan + start * P, history + problem * iterations * C, used + problem, error + problem,
-            n, P, iterations, tolerance, J, N, L, R, BIN, WIDE,
+            n, P, iterations, tolerance, J, N, L, R, BIN, FAST,
         )  # fmt: skip
 
 
@@ -62,31 +69,35 @@ def _solve(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
     n, P, iterations, tolerance,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
     """One problem: plan, column potentials of each iteration, iterations used, error left."""
     C = P + BIN
-    col = column_ids(J, L)
     b, scale = load_column_mass(column_mass, C, J, L)
     a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
     s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
     top, total = column_sums(s, unit_potential(a))
-    b = tl.where(top > 0.5 * LOWEST, b, 0.0)  # a problem without rows is over at once
+    b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
+    per_b = reciprocal(b)
     v = column_potential(top, total, b)
-    k, _ = row_softmax(s, v)
+    k = row_softmax(s, v)
     c = over_rows(k * a)
     y = tl.full([J, 1, L], 1.0, s.dtype)
-    tl.store(history + col, v, mask=col < C)
+    store_columns(history, v, C, J, L)
     t = 1
-    left, ahead, over, y_next, safe = judge(c, y, b, NEVER, NEVER, tolerance, WIDE)
+    left, slope_error, slope_fall, over, y_next, safe = judge(
+        c, y, b, per_b, START, START, START, tolerance, FAST
+    )
     going = (over == 0) & (t < iterations)
     while going:
         while going & safe:
             y = y_next
-            c = over_rows(k * scale_rows(k, y, a))
-            tl.store(history + t * C + col, v + tl.log(y), mask=col < C)
+            c = over_rows(k * quotient(a, over_columns(k * y), FAST))
+            store_columns(history + t * C, v + logarithm(y, FAST), C, J, L)
             t += 1
-            left, ahead, over, y_next, safe = judge(c, y, b, left, ahead, tolerance, WIDE)
+            left, slope_error, slope_fall, over, y_next, safe = judge(
+                c, y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
+            )
             going = (over == 0) & (t < iterations)
         if going:
             v, k = _in_log_space(
@@ -94,11 +105,13 @@ def _solve(
             )
             c = over_rows(k * a)
             y = tl.full([J, 1, L], 1.0, k.dtype)
-            tl.store(history + t * C + col, v, mask=col < C)
+            store_columns(history + t * C, v, C, J, L)
             t += 1
-            left, ahead, over, y_next, safe = judge(c, y, b, left, ahead, tolerance, WIDE)
+            left, slope_error, slope_fall, over, y_next, safe = judge(
+                c, y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
+            )
             going = (over == 0) & (t < iterations)
-    x = scale_rows(k, y, a * scale)
+    x = a * scale / positive(over_columns(k * y))
     store_rows(plan, k * y * x, n, P, J, N, L)
     tl.store(used, t)
     tl.store(error, left)
@@ -111,10 +124,9 @@ def _in_log_space(
 ):  # fmt: skip
     """An iteration from the column potentials v: the next ones, and K at them."""
     s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-    _, lse = row_softmax(s, v)
-    top, total = column_sums(s, row_potential(lse, a))
+    top, total = column_sums(s, row_potential(s, v, a))
     v = column_potential(top, total, b)
-    k, _ = row_softmax(s, v)
+    k = row_softmax(s, v)
     return v, k
 
 
@@ -124,7 +136,7 @@ def backward_chip(
     d_scores, d_extra, d_bin,
     B, P, iterations, implicit, lower,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
     """Gradient of every problem of more than ``lower`` and at most N rows.
 
@@ -141,7 +153,7 @@ def backward_chip(
             extra + model * R * C, extra_mass + problem * R, bin_score + model,
             history + problem * iterations * C, used + problem,
             d_scores + start * P, d_extra + problem * R * C, d_bin + problem,
-            n, P, iterations, implicit, J, N, L, R, BIN, WIDE,
+            n, P, iterations, implicit, J, N, L, R, BIN, FAST,
         )  # fmt: skip
 
 
@@ -150,33 +162,32 @@ def _gradient(
     grad, scores, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
     d_scores, d_extra, d_bin, n, P, iterations, implicit,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
     """One problem: gradient of its vertices' scores, its extra rows' scores and its bin score."""
     C = P + BIN
     col = column_ids(J, L)
     t = tl.load(used)
-    v = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
-    alive = v > 0.5 * LOWEST
+    v = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
     b, scale = load_column_mass(column_mass, C, J, L)
-    per_b = tl.where(alive, 1.0 / tl.where(alive, b, 1.0), 0.0)
+    per_b = reciprocal(tl.where(v > EMPTY, b, 0.0))
     a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
-    k, _ = row_softmax(load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN), v)
+    k = row_softmax(load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN), v)
     ds, alpha = first_term(grad, k, a * scale, n, P, J, N, L)
     gv = over_rows(ds - k * alpha)
     solved = False
     if (implicit == 2) | ((implicit == 1) & (t < iterations)):
-        total, solved = neumann(k, a, gv, per_b, t, WIDE)
+        total, solved = neumann(k, a, gv, per_b, t)
         if solved:
             ds -= k * (alpha + a * (total - over_columns(k * total)))
     if solved == 0:
         ds = replay(
-            ds, k, a, alpha, gv, v, alive, per_b, scores, extra, bin_score, history, history,
-            t, n, P, J, N, L, R, BIN, WIDE, False,
+            ds, k, a, alpha, gv, v, per_b, scores, extra, bin_score, history, history,
+            t, n, P, J, N, L, R, BIN, FAST, False,
         )  # fmt: skip
     store_rows(d_scores, ds, n, P, J, N, L)
     if R > 0:
         store_extra(d_extra, ds, n, N, C, J, N, L, R)
     if BIN:
         bins = tl.where((row_ids(N) < n) & (col == P), ds, 0.0)
-        tl.store(d_bin, tl.sum(tl.sum(tl.sum(bins, 2), 1), 0))
+        tl.store(d_bin, everything(bins))

@@ -12,7 +12,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softperm.transport.gpu_tiles import column_ids
+from softperm.transport.gpu_tiles import (
+    LOWEST,
+    flat_columns,
+    flat_rows,
+    over_rows,
+    store_columns,
+)
 
 SCAN = tl.constexpr(512)
 
@@ -57,8 +63,8 @@ def locate(ptr, problems, B, lower, q, rows, R: tl.constexpr, GROUP: tl.constexp
 
 @triton.jit
 def exchange(
-    x, board, counter, place, parts, turn, LARGEST: tl.constexpr, GROUP: tl.constexpr,
-    J: tl.constexpr, L: tl.constexpr,
+    x, board, counter, place, parts, turn, C,
+    LARGEST: tl.constexpr, GROUP: tl.constexpr, J: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """Sum, or largest, of x (J, 1, L) over the parts of a problem: the same bits in all of them.
 
@@ -69,22 +75,26 @@ def exchange(
         The sum, in the type of the board, and the next turn.
     """
     x = x.to(board.dtype.element_ty)
-    turn = tl.to_tensor(turn)
+    turn += parts * 0
     if parts > 1:
-        col = column_ids(J, L)
-        place_id = tl.arange(0, GROUP)[None, :, None]
-        page = board + (turn % 2) * parts * J * L
-        tl.store(page + place * J * L + col, x)
+        page = board + (turn % 2) * parts * C
+        store_columns(page + place * C, x, C, J, L)
         tl.debug_barrier()
         tl.atomic_add(counter, 1, sem="release")
         while tl.atomic_add(counter, 0, sem="acquire") < parts * (turn + 1):
             pass
-        at = page + place_id * J * L + col
+        at = flat_rows(J, GROUP)
+        col = flat_columns(J, GROUP, L)
+        every = tl.load(
+            page + at * C + col,
+            mask=(at < parts) & (col < C),
+            other=LOWEST if LARGEST else 0.0,
+            cache_modifier=".cg",
+        )
+        every = tl.reshape(every, (J, GROUP, L))
         if LARGEST:
-            every = tl.load(at, mask=place_id < parts, other=-float("inf"), cache_modifier=".cg")
             x = tl.max(every, 1, keep_dims=True)
         else:
-            every = tl.load(at, mask=place_id < parts, other=0.0, cache_modifier=".cg")
-            x = tl.sum(every, 1, keep_dims=True)
+            x = over_rows(every)
         turn += 1
     return x, turn

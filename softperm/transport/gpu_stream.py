@@ -13,9 +13,9 @@ import triton.language as tl
 
 from softperm.transport.gpu_groups import exchange, locate, rows_per_part
 from softperm.transport.gpu_tiles import (
+    EMPTY,
     LOWEST,
-    NEVER,
-    column_ids,
+    START,
     column_potential,
     column_sums,
     flat_columns,
@@ -24,10 +24,15 @@ from softperm.transport.gpu_tiles import (
     load_column_mass,
     load_row_mass,
     load_scores,
+    logarithm,
+    over_columns,
     over_rows,
+    positive,
+    quotient,
+    reciprocal,
     row_potential,
     row_softmax,
-    scale_rows,
+    store_columns,
     store_rows,
     unit_potential,
 )
@@ -53,7 +58,7 @@ def fill_kernel(
     for first in range(lo, hi, N):
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
-        k, _ = row_softmax(s, v)
+        k = row_softmax(s, v)
         tl.store(
             kernel + first * C + _kernel_at(n - first, C, beyond - first, J, N, L, R),
             tl.reshape(k, (J * N, L)),
@@ -84,7 +89,7 @@ def forward_stream(
     plan, history, used, error, kernel, board, counter,
     problems, B, V, P, iterations, tolerance, lower,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr, GROUP: tl.constexpr,
+    FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Solves every problem of more than ``lower`` rows."""
     programs = tl.num_programs(0)
@@ -102,9 +107,9 @@ def forward_stream(
             extra + model * R * C, extra_mass + problem * R, bin_score + model,
             plan + start * P, history + problem * iterations * C, used + problem, error + problem,
             kernel + start * C, V + problem * R - start,
-            board + (q - place) * 2 * J * L, counter + problem, place, parts,
+            board + (q - place) * 2 * C, counter + problem, place, parts,
             place * size, tl.minimum(place * size + size, n + R), n, P, iterations, tolerance,
-            J, N, L, R, BIN, WIDE, GROUP,
+            J, N, L, R, BIN, FAST, GROUP,
         )  # fmt: skip
         q += programs
         problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
@@ -115,11 +120,10 @@ def _solve(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
     kernel, beyond, board, counter, place, parts, lo, hi, n, P, iterations, tolerance,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr, GROUP: tl.constexpr,
+    FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One part of a problem, the rows lo to hi. See the kernel on chip, step by step the same."""
     C = P + BIN
-    col = column_ids(J, L)
     dtype: tl.constexpr = scores.dtype.element_ty
     b, scale = load_column_mass(column_mass, C, J, L)
     y = tl.full([J, 1, L], 1.0, dtype)
@@ -127,17 +131,20 @@ def _solve(
         scores, row_mass, extra, extra_mass, bin_score, tl.zeros([J, 1, L], tl.float64),
         board, counter, place, parts, 0, lo, hi, n, P, scale, J, N, L, R, BIN, GROUP, True,
     )  # fmt: skip
-    b = tl.where(top > 0.5 * LOWEST, b, 0.0)  # a problem without rows is over at once
+    b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
+    per_b = reciprocal(b)
     v = column_potential(top, total, b)
     c = fill_kernel(
         scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
         J, N, L, R, BIN,
     )  # fmt: skip
-    c, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+    c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
     if place == 0:
-        tl.store(history + col, v, mask=col < C)
+        store_columns(history, v, C, J, L)
     t = 1
-    left, ahead, over, y_next, safe = judge(c.to(dtype), y, b, NEVER, NEVER, tolerance, WIDE)
+    left, slope_error, slope_fall, over, y_next, safe = judge(
+        c_all.to(dtype), y, b, per_b, START, START, START, tolerance, FAST
+    )
     going = (over == 0) & (t < iterations)
     while going:
         if safe:
@@ -146,7 +153,7 @@ def _solve(
             for first in range(lo, hi, N):
                 a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
                 k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
-                c += over_rows(k * scale_rows(k, y, a))
+                c += over_rows(k * quotient(a, positive(over_columns(k * y)), FAST))
         else:
             top, total, turn = _sum_columns(
                 scores, row_mass, extra, extra_mass, bin_score, v + tl.log(y),
@@ -159,18 +166,18 @@ def _solve(
                 scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P,
                 scale, J, N, L, R, BIN,
             )  # fmt: skip
-        c_all, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+        c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
         if place == 0:
-            tl.store(history + t * C + col, v + tl.log(y), mask=col < C)
+            store_columns(history + t * C, v + logarithm(y, FAST), C, J, L)
         t += 1
-        left, ahead, over, y_next, safe = judge(
-            c_all.to(dtype), y, b, left, ahead, tolerance, WIDE
+        left, slope_error, slope_fall, over, y_next, safe = judge(
+            c_all.to(dtype), y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
         )
         going = (over == 0) & (t < iterations)
     for first in range(lo, hi, N):
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
-        x = scale_rows(k, y, a * scale)
+        x = a * scale / positive(over_columns(k * y))
         store_rows(plan + first * P, k * y * x, tl.minimum(n, hi) - first, P, J, N, L)
     if place == 0:
         tl.store(used, t)
@@ -189,6 +196,7 @@ def _sum_columns(
     Returns:
         The largest exponent of each column, its sum in units of that, and the next turn.
     """
+    C = P + BIN
     top = tl.full([J, 1, L], LOWEST, tl.float64)
     total = tl.zeros([J, 1, L], tl.float64)
     for first in range(lo, hi, N):
@@ -197,13 +205,12 @@ def _sum_columns(
         if FIRST:
             u = unit_potential(a)
         else:
-            _, lse = row_softmax(s, v)
-            u = row_potential(lse, a)
+            u = row_potential(s, v, a)
         top_here, total_here = column_sums(s, u)
         higher = tl.maximum(top, top_here)
         total = total * tl.exp(top - higher) + total_here * tl.exp(top_here - higher)
         top = higher
-    top_all, turn = exchange(top, board, counter, place, parts, turn, True, GROUP, J, L)
+    top_all, turn = exchange(top, board, counter, place, parts, turn, C, True, GROUP, J, L)
     total *= tl.exp(top - top_all)
-    total, turn = exchange(total, board, counter, place, parts, turn, False, GROUP, J, L)
+    total, turn = exchange(total, board, counter, place, parts, turn, C, False, GROUP, J, L)
     return top_all, total.to(scores.dtype.element_ty), turn

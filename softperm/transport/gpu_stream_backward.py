@@ -14,20 +14,25 @@ from softperm.transport.gpu_adjoint import first_term, replay, rest_of_series, s
 from softperm.transport.gpu_groups import exchange, locate, rows_per_part
 from softperm.transport.gpu_stream import fill_kernel, load_kernel
 from softperm.transport.gpu_tiles import (
+    EMPTY,
     LOWEST,
     NEVER,
     column_ids,
     load_column_mass,
+    load_columns,
     load_row_mass,
     load_scores,
     over_columns,
     over_rows,
+    positive,
+    quotient,
+    reciprocal,
     row_ids,
     row_potential,
     row_softmax,
-    scale_rows,
     shares,
     since,
+    store_columns,
     store_extra,
     store_rows,
 )
@@ -39,13 +44,13 @@ def backward_stream(
     d_scores, d_extra, d_bin, kernel, board, counter, trail,
     problems, B, V, P, iterations, implicit, lower,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr, GROUP: tl.constexpr,
+    FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Gradient of every problem of more than ``lower`` rows."""
     programs = tl.num_programs(0)
     rows = rows_per_part(ptr, problems, B, lower, programs, R, N)
     q = tl.program_id(0)
-    trail += q.to(tl.int64) * iterations * J * L
+    trail += q.to(tl.int64) * iterations * (P + BIN)
     problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
     C = P + BIN
     while parts > 0:
@@ -59,9 +64,9 @@ def backward_stream(
             history + problem * iterations * C, used + problem,
             d_scores + start * P, d_extra + problem * R * C, d_bin + problem,
             kernel + start * C, V + problem * R - start,
-            board + (q - place) * 2 * J * L, counter + problem, place, parts, trail,
+            board + (q - place) * 2 * C, counter + problem, place, parts, trail,
             place * size, tl.minimum(place * size + size, n + R), n, P, iterations, implicit,
-            J, N, L, R, BIN, WIDE, GROUP,
+            J, N, L, R, BIN, FAST, GROUP,
         )  # fmt: skip
         q += programs
         problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
@@ -73,17 +78,16 @@ def _gradient(
     d_scores, d_extra, d_bin, kernel, beyond, board, counter, place, parts, trail, lo, hi, n, P,
     iterations, implicit,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr, GROUP: tl.constexpr,
+    FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One part of a problem, the rows lo to hi."""
     C = P + BIN
     col = column_ids(J, L)
     dtype: tl.constexpr = scores.dtype.element_ty
     last = tl.load(used)
-    v = tl.load(history + (last - 1) * C + col, mask=col < C, other=LOWEST)
-    alive = v > 0.5 * LOWEST
+    v = load_columns(history + (last - 1) * C, C, LOWEST, J, L)
     b, scale = load_column_mass(column_mass, C, J, L)
-    per_b = tl.where(alive, 1.0 / tl.where(alive, b, 1.0), 0.0)
+    per_b = reciprocal(tl.where(v > EMPTY, b, 0.0))
     fill_kernel(
         scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
         J, N, L, R, BIN,
@@ -94,33 +98,33 @@ def _gradient(
         k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
         ds, alpha = first_term(grad + first * P, k, a * scale, n - first, P, J, N, L)
         gv += over_rows(ds - k * alpha)
-    gv, turn = exchange(gv, board, counter, place, parts, 0, False, GROUP, J, L)
+    gv, turn = exchange(gv, board, counter, place, parts, 0, C, False, GROUP, J, L)
     gv = gv.to(dtype)
     solved = False
     total = tl.zeros([J, 1, L], dtype)
     if (implicit == 2) | ((implicit == 1) & (last < iterations)):
         total, solved, turn = _neumann(
             gv, row_mass, extra_mass, kernel, beyond, board, counter, place, parts, turn,
-            lo, hi, n, C, scale, per_b, last, J, N, L, R, WIDE, GROUP,
+            lo, hi, n, C, scale, per_b, last, J, N, L, R, GROUP,
         )  # fmt: skip
     if solved == 0:
         turn = _walk_back(
-            gv, v, alive, per_b, scores, row_mass, extra, extra_mass, bin_score, history,
+            gv, v, per_b, scores, row_mass, extra, extra_mass, bin_score, history,
             kernel, beyond, board, counter, place, parts, turn, trail, lo, hi, n, P, scale, last,
-            J, N, L, R, BIN, WIDE, GROUP,
+            J, N, L, R, BIN, FAST, GROUP,
         )  # fmt: skip
     bins = tl.zeros([J, 1, L], dtype)
     for first in range(lo, hi, N):
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
-        k, _ = row_softmax(s, v)
+        k = row_softmax(s, v)
         ds, alpha = first_term(grad + first * P, k, a * scale, n - first, P, J, N, L)
         if solved:
             ds -= k * (alpha + a * (total - over_columns(k * total)))
         else:
             ds = replay(
-                ds, k, a, alpha, gv, v, alive, per_b, scores + first * P, extra, bin_score,
-                history, trail, last, n - first, P, J, N, L, R, BIN, WIDE, True,
+                ds, k, a, alpha, gv, v, per_b, scores + first * P, extra, bin_score,
+                history, trail, last, n - first, P, J, N, L, R, BIN, FAST, True,
             )  # fmt: skip
         vertices = tl.minimum(n, hi) - first
         store_rows(d_scores + first * P, ds, vertices, P, J, N, L)
@@ -128,7 +132,7 @@ def _gradient(
             store_extra(d_extra, ds, n - first, hi - first, C, J, N, L, R)
         bins += over_rows(tl.where((row_ids(N) < vertices) & (col == P), ds, 0.0))
     if BIN:
-        all_bins, turn = exchange(bins, board, counter, place, parts, turn, False, GROUP, J, L)
+        all_bins, turn = exchange(bins, board, counter, place, parts, turn, C, False, GROUP, J, L)
         if place == 0:
             tl.store(d_bin + col * 0, all_bins, mask=col == P)
 
@@ -137,12 +141,11 @@ def _gradient(
 def _neumann(
     gv, row_mass, extra_mass, kernel, beyond, board, counter, place, parts, turn,
     lo, hi, n, C, scale, per_b, last,
-    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
-    WIDE: tl.constexpr, GROUP: tl.constexpr,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """See ``neumann``; with the next turn."""
-    SOLVED: tl.constexpr = 1e-13 if WIDE else 1e-6
     dtype: tl.constexpr = gv.dtype
+    SOLVED: tl.constexpr = 1e-13 if dtype == tl.float64 else 1e-6
     beta = gv * per_b
     total = tl.zeros_like(beta)
     first_spread = spread(beta, per_b)
@@ -156,7 +159,7 @@ def _neumann(
             a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
             k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
             c += over_rows(k * (a * over_columns(k * beta)))
-        c_all, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+        c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
         beta = c_all.to(dtype) * per_b
         before = now
         now = spread(beta, per_b)
@@ -167,20 +170,19 @@ def _neumann(
 
 @triton.jit
 def _walk_back(
-    gv, v, alive, per_b, scores, row_mass, extra, extra_mass, bin_score, history,
+    gv, v, per_b, scores, row_mass, extra, extra_mass, bin_score, history,
     kernel, beyond, board, counter, place, parts, turn, trail, lo, hi, n, P, scale, last,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    WIDE: tl.constexpr, GROUP: tl.constexpr,
+    FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Writes gv of every iteration into ``trail``, from the last but one. See ``replay``."""
     C = P + BIN
-    col = column_ids(J, L)
     dtype: tl.constexpr = gv.dtype
     y = tl.full([J, 1, L], 1.0, dtype)
     t = last
     while t > 1:
-        v_next = tl.load(history + (t - 2) * C + col, mask=col < C, other=LOWEST)
-        y_next, safe = since(v_next, v, alive, WIDE, dtype)
+        v_next = load_columns(history + (t - 2) * C, C, LOWEST, J, L)
+        y_next, safe = since(v_next, v, per_b, dtype)
         c = tl.zeros([J, 1, L], dtype)
         if safe:
             beta = gv * y * per_b
@@ -188,10 +190,10 @@ def _walk_back(
             for first in range(lo, hi, N):
                 a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
                 k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
-                per_r = scale_rows(k, y, 1.0)
+                per_r = quotient(1.0, positive(over_columns(k * y)), FAST)
                 c += over_rows(k * (a * per_r * per_r * over_columns(k * beta)))
         else:
-            v_this = tl.load(history + (t - 1) * C + col, mask=col < C, other=LOWEST)
+            v_this = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
             v = v_next
             y = tl.full([J, 1, L], 1.0, dtype)
             fill_kernel(
@@ -201,12 +203,12 @@ def _walk_back(
             for first in range(lo, hi, N):
                 a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
                 s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
-                k, lse = row_softmax(s, v)
-                q = shares(s, row_potential(lse, a), v_this, per_b)
+                k = row_softmax(s, v)
+                q = shares(s, row_potential(s, v, a), v_this, per_b)
                 c += over_rows(k * over_columns(gv * q))
-        c_all, turn = exchange(c, board, counter, place, parts, turn, False, GROUP, J, L)
+        c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
         gv = y * c_all.to(dtype)
-        tl.store(trail + (t - 2) * J * L + col, gv)
+        store_columns(trail + (t - 2) * C, gv, C, J, L)
         t -= 1
     tl.debug_barrier()
     return turn

@@ -12,14 +12,24 @@ import math
 import operator
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 from numba.np import arrayobj
 
 WIDTH = 8
 """Numbers in one vector."""
+
+_INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+# Functions with one of these decorators also carry typing.no_type_check: the shape checks that run
+# in tests must not wrap what numba compiles. Only the first may be called from Python, and it alone
+# is cached, because it contains all that it calls.
+entry = njit(cache=True, nogil=True, error_model="numpy")
+compiled = njit(**_INNER)
+inlined = njit(forceinline=True, **_INNER)
 
 
 class Lanes(types.Type):
@@ -73,8 +83,13 @@ def _splat(builder, scalar):
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
 
+def _check(array) -> None:
+    if not isinstance(array, types.Array) or array.ndim != 1 or array.layout != "C":
+        raise TypingError(f"vectors lie in contiguous arrays of one axis; got {array}")
+
+
 def _address(context, builder, array_type, array, index):
-    """Pointer to a vector in a contiguous array of one axis."""
+    """Pointer to a vector in an array."""
     data = arrayobj.make_array(array_type)(context, builder, array).data
     element = context.get_value_type(array_type.dtype)
     return builder.bitcast(builder.gep(data, [index]), _vector(element).as_pointer())
@@ -83,6 +98,7 @@ def _address(context, builder, array_type, array, index):
 @intrinsic
 def load(typing, array, index):
     """The vector that starts at ``index`` of a contiguous array of one axis."""
+    _check(array)
 
     def generate(context, builder, sig, args):
         pointer = _address(context, builder, sig.args[0], *args)
@@ -94,6 +110,7 @@ def load(typing, array, index):
 @intrinsic
 def store(typing, array, index, value):
     """Writes a vector from ``index`` of a contiguous array of one axis."""
+    _check(array)
 
     def generate(context, builder, sig, args):
         pointer = _address(context, builder, sig.args[0], *args[:2])

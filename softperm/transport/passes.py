@@ -12,14 +12,17 @@ row masses a have the plan xᵢ Kᵢₖ yₖ with x = a / (K y).
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
-from numba import njit
 
 from softperm.transport.lanes import (
     WIDTH,
+    compiled,
     exp,
     fill,
     fma,
+    inlined,
     load,
     log,
     maximum,
@@ -34,7 +37,8 @@ FLUSH = 32
 """Blocks after which column sums move on to float64: short sums keep their digits."""
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b):
     """Copies a problem's masses; returns its blocks, or 0 if no row has any mass."""
     begin, n, extras = ptr[m, g], ptr[m, g + 1] - ptr[m, g], extra_mass.shape[2]
@@ -55,7 +59,8 @@ def masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b):
     return blocks if alive else 0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s):
     """Lays the scores of a problem's rows out in blocks."""
     begin, n, p = ptr[m, g], ptr[m, g + 1] - ptr[m, g], scores.shape[1]
@@ -74,7 +79,8 @@ def gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s):
                 s[at + k * WIDTH] = extra[m, i - n, k]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def rebase(blocks, c, s, base, a, kernel, log_sum, sums, partial):
     """K = softmax of each row of S + base, and its log-sum-exp; column sums Kᵀ a."""
     sums[:] = 0.0
@@ -103,7 +109,8 @@ def rebase(blocks, c, s, base, a, kernel, log_sum, sums, partial):
     flush(c, sums, partial)
 
 
-@njit(cache=True, error_model="numpy", forceinline=True)
+@inlined
+@no_type_check
 def flush(c, sums, partial):
     """Adds the column sums of the last blocks to the float64 sums, and starts them again."""
     zero = fill(load(partial, 0), 0.0)
@@ -112,23 +119,22 @@ def flush(c, sums, partial):
         store(partial, k * WIDTH, zero)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def scale(blocks, c, divide, kernel, y, a, x, sums, partial):
     """With column weights y: x = a / (K y), or a · (K y) if not ``divide``; column sums Kᵀ x."""
     sums[:] = 0.0
-    block = 0
-    while block + 4 <= blocks:
-        _scale_four(block, c, divide, kernel, y, a, x, partial)
-        block += 4
-        if block % FLUSH == 0:
+    for four in range(blocks // 4):
+        _scale_four(4 * four, c, divide, kernel, y, a, x, partial)
+        if (4 * four + 4) % FLUSH == 0:
             flush(c, sums, partial)
-    while block < blocks:
+    for block in range(blocks // 4 * 4, blocks):
         _scale_one(block, c, divide, kernel, y, a, x, partial)
-        block += 1
     flush(c, sums, partial)
 
 
-@njit(cache=True, error_model="numpy", forceinline=True)
+@inlined
+@no_type_check
 def _scale_four(block, c, divide, kernel, y, a, x, partial):
     """:func:`scale` on four blocks, so that each weight is read once for four."""
     i, first, step = block * WIDTH, block * c * WIDTH, c * WIDTH
@@ -152,7 +158,8 @@ def _scale_four(block, c, divide, kernel, y, a, x, partial):
         store(partial, k * WIDTH, even + odd)
 
 
-@njit(cache=True, error_model="numpy", forceinline=True)
+@inlined
+@no_type_check
 def _scale_one(block, c, divide, kernel, y, a, x, partial):
     """:func:`scale` on one block; two sums side by side hide the latency of each."""
     first = block * c * WIDTH
@@ -169,7 +176,8 @@ def _scale_one(block, c, divide, kernel, y, a, x, partial):
         store(partial, k * WIDTH, fma(entry, scaling, load(partial, k * WIDTH)))
 
 
-@njit(cache=True, error_model="numpy", forceinline=True)
+@inlined
+@no_type_check
 def _scaling(held, i, divide, a, x):
     """The scalings of eight rows from their sums."""
     scaling = load(a, i) / held if divide else load(a, i) * held
@@ -177,7 +185,8 @@ def _scaling(held, i, divide, a, x):
     return scaling
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
+@no_type_check
 def log_columns(blocks, c, s, u, log_b, sums, v):
     """Column update in log space: v = log b − log Σᵢ exp(S + u), safe at any scores."""
     like, step = load(s, 0), c * WIDTH

@@ -1,0 +1,143 @@
+"""The ragged products on the GPU, in Triton: no padding, no atomics, the same bits on every run."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS = 32  # vertices that one step of a program reads
+
+
+@triton.jit
+def _pool_kernel(
+    left, right, begin, end, out, P, F, splits, graphs,
+    ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Program (g · splits + s, p, f): a tile of graph g's product, over its s-th share of rows."""
+    g, s = tl.program_id(0) // splits, tl.program_id(0) % splits
+    p = tl.program_id(1) * BP + tl.arange(0, BP)
+    f = tl.program_id(2) * BF + tl.arange(0, BF)
+    first, last = tl.load(begin + g), tl.load(end + g)
+    total = tl.zeros((BP, BF), dtype=out.dtype.element_ty)
+    for start in range(first + s * ROWS, last, splits * ROWS):
+        v = start + tl.arange(0, ROWS)
+        inside = v[:, None] < last
+        a = tl.load(left + v[:, None] * P + p[None, :], inside & (p[None, :] < P), other=0.0)
+        b = tl.load(right + v[:, None] * F + f[None, :], inside & (f[None, :] < F), other=0.0)
+        if DOT:
+            total += tl.dot(tl.trans(a), b, input_precision="ieee")
+        else:
+            total += tl.sum(a[:, :, None] * b[:, None, :], axis=0)
+    place = out + ((s * graphs + g) * P + p[:, None]) * F + f[None, :]
+    tl.store(place, total, (p[:, None] < P) & (f[None, :] < F))
+
+
+@triton.jit
+def _spread_kernel(
+    small, right, begin, end, out, P, F, splits,
+    ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Program (g · splits + s, p): a block of columns for graph g's s-th share of rows."""
+    g, s = tl.program_id(0) // splits, tl.program_id(0) % splits
+    p = tl.program_id(1) * BP + tl.arange(0, BP)
+    first, last = tl.load(begin + g), tl.load(end + g)
+    for start in range(first + s * ROWS, last, splits * ROWS):
+        v = start + tl.arange(0, ROWS)
+        inside = v[:, None] < last
+        total = tl.zeros((ROWS, BP), dtype=out.dtype.element_ty)
+        for block in range(0, F, BF):
+            f = block + tl.arange(0, BF)
+            b = tl.load(right + v[:, None] * F + f[None, :], inside & (f[None, :] < F), other=0.0)
+            fits = (f[:, None] < F) & (p[None, :] < P)
+            m = tl.load(small + (g * P + p[None, :]) * F + f[:, None], fits, other=0.0)
+            if DOT:
+                total += tl.dot(b, m, input_precision="ieee")
+            else:
+                total += tl.sum(b[:, :, None] * m[None, :, :], axis=1)
+        tl.store(out + v[:, None] * P + p[None, :], total, inside & (p[None, :] < P))
+
+
+@triton.jit
+def _propagate_kernel(
+    x, row_ptr, col, weight, out, F, EDGES: tl.constexpr, BF: tl.constexpr
+):  # fmt: skip
+    """Program (v, f): a block of columns of vertex v's sum over its edges."""
+    v = tl.program_id(0)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    first, last = tl.load(row_ptr + v), tl.load(row_ptr + v + 1)
+    total = tl.zeros((BF,), dtype=out.dtype.element_ty)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        there = e < last
+        source = tl.load(col + e, there, other=0)
+        w = tl.load(weight + e, there, other=0.0)
+        values = tl.load(
+            x + source[:, None] * F + f[None, :], there[:, None] & (f[None, :] < F), other=0.0
+        )
+        total += tl.sum(values * w[:, None], axis=0)
+    tl.store(out + v * F + f, total, f < F)
+
+
+def _block(size: int, most: int) -> int:
+    """The power of two that covers ``size``, at least 16 and at most ``most``."""
+    return min(most, max(16, triton.next_power_of_2(size)))
+
+
+def _splits(vertices: int, graphs: int) -> int:
+    """Into how many shares a graph's rows are cut, so that one large graph does not hold up all."""
+    return max(1, min(16, vertices // max(graphs, 1) // 64))
+
+
+def _spans(ptr: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each graph m · B + b begins and ends."""
+    return ptr[:, :-1].flatten().contiguous(), ptr[:, 1:].flatten().contiguous()
+
+
+def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    """See :func:`softperm.ragged.pool`; ``ptr`` is (M, B + 1)."""
+    m, b1 = ptr.shape
+    graphs, p, f = m * (b1 - 1), left.shape[1], right.shape[1]
+    splits = _splits(len(left), graphs)
+    out = left.new_empty(splits, graphs, p, f)
+    dot = left.dtype == torch.float32
+    bp, bf = (_block(p, 64), _block(f, 64)) if dot else (16, 16)
+    if out.numel():
+        _pool_kernel[(graphs * splits, triton.cdiv(p, bp), triton.cdiv(f, bf))](
+            left.contiguous(), right.contiguous(), *_spans(ptr), out, p, f, splits, graphs,
+            ROWS=ROWS if dot else 8, BP=bp, BF=bf, DOT=dot,
+        )  # fmt: skip
+    return out.sum(0).unflatten(0, (m, b1 - 1)) if splits > 1 else out.view(m, b1 - 1, p, f)
+
+
+def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    """See :func:`softperm.ragged.spread`; ``small`` is (M, B, P, F), ``ptr`` is (M, B + 1)."""
+    m, b1 = ptr.shape
+    graphs, (p, f) = m * (b1 - 1), small.shape[2:]
+    splits = _splits(len(right), graphs)
+    out = right.new_zeros(len(right), p)
+    dot = right.dtype == torch.float32
+    bp, bf = (_block(p, 64), _block(f, 64)) if dot else (16, 16)
+    if out.numel() and graphs:
+        _spread_kernel[(graphs * splits, triton.cdiv(p, bp))](
+            small.contiguous(), right.contiguous(), *_spans(ptr), out, p, f, splits,
+            ROWS=ROWS if dot else 8, BP=bp, BF=bf, DOT=dot,
+        )  # fmt: skip
+    return out
+
+
+def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+    """See :func:`softperm.ragged.propagate`; edges are sorted by row."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    vertices, features = x.shape
+    row_ptr = torch.searchsorted(
+        edge_index[0].contiguous(), torch.arange(vertices + 1, device=x.device)
+    )
+    block = _block(features, 128)
+    if out.numel():
+        _propagate_kernel[(vertices, triton.cdiv(features, block))](
+            x.contiguous(), row_ptr, edge_index[1].contiguous(), edge_weight.contiguous(), out,
+            features, EDGES=16, BF=block, num_warps=1,
+        )  # fmt: skip
+    return out

@@ -1,0 +1,55 @@
+"""A step recorded once as a CUDA graph and replayed; on the CPU simply called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+WARM_UP = 3  # lets kernels compile and libraries settle before recording
+
+
+class Captured:
+    """Calls ``function(index)``; on a GPU without the host's part in it.
+
+    Args:
+        function: a step that reads nothing on the host and whose shapes never change.
+        example: an input of the shape that all will have.
+        kept: tensors that the step changes in place; recording leaves them as they were.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], tuple[Tensor, ...]],
+        example: Tensor,
+        kept: Sequence[Tensor] = (),
+    ) -> None:
+        self.function = function
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if example.is_cuda:
+            self._record(example.clone(), kept)
+
+    def _record(self, index: Tensor, kept: Sequence[Tensor]) -> None:
+        before = [tensor.detach().clone() for tensor in kept]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                self.function(index)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outputs = self.function(index)
+        self.index = index
+        with torch.no_grad():
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.copy_(value)
+
+    def __call__(self, index: Tensor) -> tuple[Tensor, ...]:
+        """The step's outputs; on a GPU the next call overwrites them."""
+        if self.graph is None:
+            return self.function(index)
+        self.index.copy_(index)
+        self.graph.replay()
+        return self.outputs

@@ -1,0 +1,107 @@
+"""Laws of the ragged products."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from softperm.ragged import pool, propagate, spread
+from softperm.ragged.operators import pool_op, propagate_op, spread_op
+
+PTR = torch.tensor([0, 4, 4, 9])
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def edges(v: int, count: int, seed: int = 0) -> Tensor:
+    return torch.randint(v, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+def dense(edge_index: Tensor, weight: Tensor, v: int) -> Tensor:
+    matrix = torch.zeros(v, v, dtype=weight.dtype)
+    return matrix.index_put((edge_index[0], edge_index[1]), weight, accumulate=True)
+
+
+def test_propagate_multiplies_by_the_adjacency_matrix():
+    """Of any graph: unsorted, directed, with loops and repeated edges."""
+    x, e, w = random(9, 4), edges(9, 30), random(30)
+    torch.testing.assert_close(propagate(x, e, w), dense(e, w, 9) @ x)
+    torch.testing.assert_close(propagate(x, e), dense(e, torch.ones(30).double(), 9) @ x)
+
+
+def test_pool_multiplies_each_graphs_rows():
+    left, right = random(9, 4), random(9, 3, seed=1)
+    out = pool(left, right, PTR)
+    for g, (a, b) in enumerate([(0, 4), (4, 4), (4, 9)]):
+        torch.testing.assert_close(out[g], left[a:b].T @ right[a:b])
+
+
+def test_spread_is_the_adjoint_of_pool():
+    left, right, small = random(9, 4), random(9, 3, seed=1), random(3, 4, 3, seed=2)
+    inner = (pool(left, right, PTR) * small).sum()
+    torch.testing.assert_close(inner, (left * spread(small, right, PTR)).sum())
+
+
+def test_gradients_equal_finite_differences():
+    left, right, small = random(9, 4), random(9, 3, seed=1), random(3, 4, 3, seed=2)
+    e, w = edges(9, 30), random(30)
+    for tensor in (left, right, small):
+        tensor.requires_grad_()
+    assert gradcheck(lambda a, b: pool(a, b, PTR), (left, right))
+    assert gradcheck(lambda a, b: spread(a, b, PTR), (small, right))
+    assert gradcheck(lambda a: propagate(a, e, w), (left,))
+
+
+def test_vertices_outside_every_graph_stay_out():
+    left, right, small = random(12, 4), random(12, 3, seed=1), random(3, 4, 3, seed=2)
+    torch.testing.assert_close(pool(left, right, PTR), pool(left[:9], right[:9], PTR))
+    out = spread(small, right, PTR)
+    assert bool((out[9:] == 0).all())
+
+
+@pytest.mark.parametrize("v", [0, 1])
+def test_nothing_in_nothing_out(v):
+    ptr = torch.tensor([0, v])
+    assert pool(random(v, 4), random(v, 3), ptr).shape == (1, 4, 3)
+    assert spread(random(1, 4, 3), random(v, 3), ptr).shape == (v, 4)
+    none = torch.empty(2, 0, dtype=torch.long)
+    assert bool((propagate(random(v, 4), none) == 0).all())
+
+
+def test_operators_are_sound():
+    left, right, small = random(9, 4), random(9, 3, seed=1), random(1, 3, 4, 3, seed=2)
+    e = edges(9, 30)
+    e = e[:, e[0].argsort()]
+    for tensor in (left, right, small):
+        tensor.requires_grad_()
+    torch.library.opcheck(pool_op, (left, right, PTR[None]))
+    torch.library.opcheck(spread_op, (small, right, PTR[None]))
+    torch.library.opcheck(propagate_op, (left, e, random(30), False))
+
+
+def test_generic_implementations_equal_the_kernels():
+    """What runs on devices without kernels of their own."""
+    left, right, small = random(12, 4), random(12, 3, seed=1), random(2, 2, 4, 3, seed=2)
+    ptr = torch.tensor([[0, 2, 5], [6, 6, 11]])
+    e, w = edges(12, 30), random(30)
+    e = e[:, e[0].argsort()]
+    torch.testing.assert_close(pool_op._init_fn(left, right, ptr), pool_op(left, right, ptr))
+    torch.testing.assert_close(spread_op._init_fn(small, right, ptr), spread_op(small, right, ptr))
+    torch.testing.assert_close(
+        propagate_op._init_fn(left, e, w, False), propagate_op(left, e, w, False)
+    )
+
+
+def test_stacked_models_are_one_call_with_the_same_numbers():
+    left, right = random(3, 9, 4), random(3, 9, 3, seed=1)
+    ptr = torch.tensor([[0, 4, 4, 9], [0, 3, 5, 7], [1, 2, 6, 9]])
+    e = torch.stack([edges(9, 20, seed) for seed in range(3)])
+
+    def both(left, right, ptr, e):
+        return pool(left, propagate(right, e), ptr)
+
+    stacked = torch.vmap(both)(left, right, ptr, e)
+    alone = [both(*parts) for parts in zip(left, right, ptr, e, strict=True)]
+    torch.testing.assert_close(stacked, torch.stack(alone))

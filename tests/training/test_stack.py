@@ -1,0 +1,150 @@
+"""The law of stacked training: each model gets the numbers that it gets alone."""
+
+import numpy as np
+import pytest
+import torch
+from samples import VARIANTS, collect, random_graph, variant_name
+
+from softperm.model import ModelConfig, build
+from softperm.training.fit import Examples, FitConfig, fit, predict
+from softperm.training.stack import batches, fit_stack, predict_stack
+from softperm.training.tasks import Classification, MultiLabel, Regression
+
+GRAPHS = [random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 5, 3, 8, 6)]
+TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8]), torch.arange(4, 14), torch.arange(2, 10)]
+HELD = [torch.tensor([14, 15, 13]), torch.tensor([0, 1]), torch.tensor([10, 11, 12, 13])]
+SEEDS = [3, 4, 5]
+SETTINGS = FitConfig(epochs=7, batch_size=4, learning_rate=1e-2)
+
+
+def networks(variant: dict, outputs: int = 2) -> list:
+    settings = {**variant, "attribute_size": 3 if variant["attributes"] else 0}
+    del settings["attributes"]
+    made = []
+    for seed, capacity in zip(SEEDS, (12, 14, 9), strict=True):
+        own = {**settings, "capacity": capacity if settings["capacity"] else None}
+        config = ModelConfig(outputs, latent_vertices=5, hidden=6, layers=2, **own)
+        made.append(build(config, seed).double())
+    return made
+
+
+def each_alone(models, tasks, y, settings=SETTINGS):
+    collection = collect(GRAPHS)
+    results = []
+    for m, model in enumerate(models):
+        results.append(
+            fit(
+                model,
+                tasks[m],
+                Examples(collection, y, TRAIN[m]),
+                FitConfig(**{**settings.__dict__, "seed": SEEDS[m]}),
+                validation=Examples(collection, y, HELD[m]),
+            )
+        )
+    return results
+
+
+def close(a, b, tolerance=1e-8):
+    torch.testing.assert_close(
+        torch.as_tensor(a).double(), torch.as_tensor(b).double(), rtol=tolerance, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
+def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant):
+    y = torch.tensor([0, 1] * 8)
+    tasks = [Classification(2)] * 3
+    alone, stacked = networks(variant), networks(variant)
+    one_by_one = each_alone(alone, tasks, y)
+    together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
+    for a, b, result_a, result_b in zip(alone, stacked, one_by_one, together, strict=True):
+        assert result_a.best_epoch == result_b.best_epoch
+        for epoch_a, epoch_b in zip(result_a.curve, result_b.curve, strict=True):
+            close(epoch_a.train_loss, epoch_b.train_loss)
+            close(epoch_a.validation_loss, epoch_b.validation_loss, 1e-6)
+            close(epoch_a.validation_score, epoch_b.validation_score)
+        for name, tensor in a.state_dict().items():
+            close(tensor, b.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", ["regression", "multilabel"])
+def test_the_law_holds_for_other_tasks_and_missing_targets(kind):
+    rng = np.random.default_rng(0)
+    if kind == "regression":
+        y = torch.from_numpy(rng.normal(5, 3, size=(16, 2)))
+        y[3, 1] = torch.nan
+        tasks = [Regression.of(y[index]) for index in TRAIN]
+    else:
+        y = torch.from_numpy(rng.integers(0, 2, size=(16, 2)).astype(np.float32))
+        y[5, 0] = torch.nan
+        tasks = [MultiLabel(2)] * 3
+    variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
+    alone, stacked = networks(variant), networks(variant)
+    one_by_one = each_alone(alone, tasks, y)
+    together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
+    for a, b, result_a, result_b in zip(alone, stacked, one_by_one, together, strict=True):
+        for epoch_a, epoch_b in zip(result_a.curve, result_b.curve, strict=True):
+            close(epoch_a.train_loss, epoch_b.train_loss)
+            if kind == "regression":
+                close(epoch_a.validation_score, epoch_b.validation_score, 1e-5)
+        for name, tensor in a.state_dict().items():
+            close(tensor, b.state_dict()[name])
+
+
+def test_patience_is_each_models_own():
+    y = torch.tensor([0, 1] * 8)
+    variant = {
+        "encoder": "linear",
+        "attributes": True,
+        "dustbin": False,
+        "capacity": 15,
+        "head": "mlp",
+    }
+    settings = FitConfig(epochs=40, batch_size=4, learning_rate=3e-2, patience=3)
+    alone, stacked = networks(variant), networks(variant)
+    tasks = [Classification(2)] * 3
+    one_by_one = each_alone(alone, tasks, y, settings)
+    together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
+    assert [r.best_epoch for r in one_by_one] == [r.best_epoch for r in together]
+    assert len(together[0].curve) < 40
+    for a, b in zip(alone, stacked, strict=True):
+        for name, tensor in a.state_dict().items():
+            close(tensor, b.state_dict()[name])
+
+
+def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path):
+    y = torch.tensor([0, 1] * 8)
+    tasks = [Classification(2)] * 3
+    variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
+    whole, parts, again = networks(variant), networks(variant), networks(variant)
+    arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS)
+    fit_stack(whole, *arguments, SETTINGS)
+    file = tmp_path / "stack.pt"
+    short = FitConfig(**{**SETTINGS.__dict__, "epochs": 3})
+    fit_stack(parts, *arguments, short, checkpoint=file)
+    resumed = fit_stack(again, *arguments, SETTINGS, checkpoint=file)
+    assert len(resumed[0].curve) == 7
+    for a, b in zip(whole, again, strict=True):
+        for name, tensor in a.state_dict().items():
+            assert torch.equal(tensor, b.state_dict()[name]), name
+
+
+def test_stacked_predictions_equal_each_models_own():
+    variant = {
+        "encoder": "gcn",
+        "attributes": True,
+        "dustbin": True,
+        "capacity": 15,
+        "head": "conv",
+    }
+    models = [model.float().eval() for model in networks(variant)]
+    collection = collect(GRAPHS)
+    together = predict_stack(models, collection, HELD, batch_size=2)
+    for model, index, outputs in zip(models, HELD, together, strict=True):
+        alone = predict(model, collection, index, 3, torch.device("cpu"))
+        torch.testing.assert_close(outputs, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_batches_mark_where_a_model_has_run_out():
+    cut = batches([torch.tensor([5, 6, 7]), torch.tensor([8])], 2)
+    assert cut.tolist() == [[[5, 6], [8, -1]], [[7, -1], [-1, -1]]]
