@@ -112,6 +112,8 @@ class ModelConfig:
         dustbin: whether vertices may stay unmatched (π-GNN-d).
         capacity: number of vertices to which the paper pads; None for no padding.
         scaling: of degree and triangle counts; the paper's is ``raw``.
+        latent_scale: scale of the latent vertices at the start; the larger, the harder the
+            assignment that training begins with.
         normaliser: how scores become a plan.
         iterations: of Sinkhorn; the paper's is 100.
         tolerance: early stop of Sinkhorn; None for the default, 0 for never.
@@ -132,6 +134,7 @@ class ModelConfig:
     dustbin: bool = False
     capacity: int | None = None
     scaling: Literal["raw", "log", "standard"] = "log"
+    latent_scale: float = 1.0
     normaliser: Literal["sinkhorn", "softmax"] = "sinkhorn"
     iterations: int = 100
     tolerance: float | None = None
@@ -218,6 +221,7 @@ def _permutation(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) 
             capacity=config.capacity,
             dustbin=config.dustbin,
             normaliser=normaliser(),
+            scale=config.latent_scale,
         )
 
     scale = _scale(config, statistics)

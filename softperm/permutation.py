@@ -88,6 +88,8 @@ class SoftPermutation(nn.Module):
         dustbin: whether vertices and latent vertices may stay unmatched (π-GNN-d).
         compare: the function f.
         normaliser: turns scores into a plan.
+        scale: of the latent vertices at the start, relative to torch's linear layers. The larger,
+            the harder the assignment that training begins with.
     """
 
     capacity: Tensor | None
@@ -103,6 +105,7 @@ class SoftPermutation(nn.Module):
         dustbin: bool = False,
         compare: Compare = relu_inner_product,
         normaliser: nn.Module | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         if latent_vertices < 1:
@@ -114,7 +117,8 @@ class SoftPermutation(nn.Module):
         self.normaliser = normaliser or Sinkhorn()
         self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))
         self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
-        nn.init.kaiming_uniform_(self.latent, a=5**0.5)  # as torch initialises a linear layer
+        bound = scale / hidden**0.5  # with scale 1, as torch initialises a linear layer
+        nn.init.uniform_(self.latent, -bound, bound)
 
     def forward(self, batch: Batch) -> Float[Tensor, "V P"]:
         """The soft permutation of each graph of a batch, vertices laid end to end."""

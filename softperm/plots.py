@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch_geometric.data import Data
 
+from softperm.folder import write_atomically
 from softperm.training.fit import Epoch
 
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure as PNG; ``path`` has no ending."""
-    figure.savefig(path.with_name(path.name + ".png"), dpi=150)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    write_atomically(path.with_name(path.name + ".png"), content.getvalue())
 
 
 def training_curve(curve: Sequence[Epoch], best_epoch: int) -> Figure:
@@ -64,7 +68,8 @@ def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figu
         image = axis.imshow(matrix, cmap="magma", aspect="auto", interpolation="nearest")
         axis.set(title=name, xlabel=xlabel, ylabel=ylabel)
         figure.colorbar(image, ax=axis, shrink=0.8)
-    figure.suptitle(f"{title} ({n} vertices, {p} latent vertices)".strip())
+    plain = title.replace("$", r"\$")  # not the beginning of a formula, though SMILES may have it
+    figure.suptitle(f"{plain} ({n} vertices, {p} latent vertices)".strip())
     return figure
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from softperm.collection import Collection
@@ -42,6 +42,12 @@ def two_kinds(count: int, seed: int = 0) -> tuple[list[nx.Graph], np.ndarray]:
     sizes = rng.integers(6, 14, size=count)
     pairs = enumerate(zip(sizes.tolist(), y.tolist(), strict=True))
     return [plain_graph(n, seed + i, 0.25 + 0.5 * kind) for i, (n, kind) in pairs], y
+
+
+def rings_and_cliques(count: int) -> tuple[list[nx.Graph], np.ndarray]:
+    """Cycles and complete graphs in turn, which a model tells apart after a few steps."""
+    kinds = (nx.cycle_graph, nx.complete_graph)
+    return [kinds[i % 2](5 + i // 2 % 5) for i in range(count)], np.arange(count) % 2
 
 
 def collect(graphs: list[nx.Graph]) -> Collection:
@@ -87,3 +93,22 @@ def variant_name(variant: dict) -> str:
     words = [variant["encoder"], variant["head"]]
     words += [name for name in ("attributes", "dustbin", "capacity") if variant[name]]
     return "-".join(words)
+
+
+FAST = {"latent_vertices": 4, "hidden": 8, "epochs": 2, "batch_size": 8, "progress": False}
+"""Settings of an estimator that trains in a moment."""
+
+
+def labelled_path(labels: str) -> nx.Graph:
+    """A path whose vertices carry the letters of a word as labels."""
+    graph = nx.path_graph(len(labels))
+    nx.set_node_attributes(graph, dict(enumerate(labels)), "label")
+    return graph
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> None:
+    """Raises unless two networks have the same parameters and buffers, bit for bit."""
+    theirs = other.state_dict()
+    assert one.state_dict().keys() == theirs.keys()
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=0, equal_nan=True)

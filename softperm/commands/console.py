@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +23,7 @@ def say(message: str) -> None:
 def give(result: Mapping[str, Any], as_json: bool) -> None:
     """The command's result on standard output: JSON, or a line per entry."""
     if as_json:
-        typer.echo(json.dumps(result, indent=2, default=str))
+        typer.echo(as_text(result), nl=False)
         return
     width = max(map(len, result), default=0)
     for name, value in result.items():
@@ -29,14 +31,45 @@ def give(result: Mapping[str, Any], as_json: bool) -> None:
         typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
 
 
+def as_text(content: Mapping[str, Any]) -> str:
+    """JSON that every program reads: a number that is not defined is null, not NaN."""
+    odd = {k: None for k, v in content.items() if isinstance(v, float) and not math.isfinite(v)}
+    return json.dumps({**content, **odd}, indent=2, allow_nan=False) + "\n"
+
+
+def ready_folder(folder: Path) -> None:
+    """Makes a folder for results, before the work that they come from.
+
+    Raises:
+        ValueError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
+    except OSError as problem:
+        reason = problem.strerror
+    if reason is not None:
+        raise ValueError(f"{folder} cannot be written to ({reason}): choose another --out")
+
+
+def ready_file(path: Path) -> None:
+    """Makes the folder of a file of results; see :func:`ready_folder`."""
+    ready_folder(path.parent)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: --out must name a file")
+
+
 @contextmanager
 def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
     """Says lines on standard error and keeps them, and all warnings, in a file."""
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("ab", buffering=0) as file:
 
         def log(message: str) -> None:
             say(message)
-            print(message, file=file, flush=True)
+            try:
+                file.write(f"{message}\n".encode())
+            except OSError as problem:  # a full disk names no file
+                raise OSError(problem.errno, problem.strerror, str(path)) from None
 
         with warnings_as_lines(log):
             yield log
@@ -78,3 +111,30 @@ def counting(what: str) -> Iterator[Callable[[int, int | None], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def staged(what: str) -> Iterator[Callable[[str, float], None]]:
+    """Progress through the stages of something long: a bar with the time left, or plain lines.
+
+    Yields:
+        A function to call with the stage that begins and the share of the whole that is behind.
+    """
+    if not sys.stderr.isatty():
+        yield lambda stage, share: say(f"{what}: {stage} ({share:.0%} done)")
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(
+        *columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)
+    ) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda stage, share: bar.update(task, completed=share, description=stage)

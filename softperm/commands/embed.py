@@ -9,12 +9,16 @@ from typing import Annotated
 
 import typer
 
-from softperm.commands.console import give, warnings_as_lines
-from softperm.commands.predict import load_estimator, read
+from softperm.commands.console import give, ready_file, warnings_as_lines
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="Run folder of softperm train, or a model folder.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Run folder of softperm train, a model folder, or hf://owner/name on the Hub."
+        ),
+    ],
     data: Annotated[Path, typer.Argument(help="Graphs, in any format that train reads.")],
     out: Annotated[Path, typer.Option(help="File to write: .npz, .parquet or .csv.")] = Path(
         "vectors.npz"
@@ -27,11 +31,13 @@ def embed(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Align each graph of a file; writes its vector vec(DᵀAD), vec(DᵀX) to a file."""
+    from softperm.commands.trained import load_estimator, read
     from softperm.folder import write_atomically
 
     writers = {".npz": _npz, ".parquet": _parquet, ".csv": _csv}
     if out.suffix not in writers:
         raise ValueError(f"--out must end in .npz, .parquet or .csv; got {out}")
+    ready_file(out)
     with warnings_as_lines():
         estimator = load_estimator(run, device)
         file = read(data, smiles_column, symmetrise)

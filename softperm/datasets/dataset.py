@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,7 +173,7 @@ def dataset_of(pack: Pack, store: Store, task: Task | None, attributes: bool) ->
     )
 
 
-def _collection(arrays: dict[str, np.ndarray], meta: Meta, attributes: bool) -> Collection:
+def _collection(arrays: Mapping[str, np.ndarray], meta: Meta, attributes: bool) -> Collection:
     return Collection(
         ptr=torch.from_numpy(arrays["ptr"]),
         edge_ptr=torch.from_numpy(arrays["edge_ptr"]),

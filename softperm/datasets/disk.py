@@ -62,7 +62,9 @@ def sweep_abandoned(folder: Path) -> None:
     Args:
         folder: where files are made; a workspace whose lock is held is left alone.
     """
-    for left in folder.glob("*.making") if fcntl is not None else ():
+    if fcntl is None:
+        return
+    for left in folder.glob("*.making"):
         with left.with_name(left.name.removesuffix(".making") + ".lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -82,13 +82,13 @@ def choose(dataset: Dataset, count: int) -> Int[np.ndarray, " chosen"]:
 
 def _draw(axis, graph: Data) -> None:
     drawn = nx.empty_graph(graph.num_nodes)
-    drawn.add_edges_from(graph.edge_index.T.tolist())
+    drawn.add_edges_from(graph["edge_index"].T.tolist())
     label = graph.label if "label" in graph else None
     colour = np.array([d for _, d in drawn.degree()])
     if label is not None:
         colour = (label if label.ndim == 1 else label[:, 0]).numpy()
     place = nx.spring_layout(drawn, seed=0, iterations=60)
-    size = max(6, 300 // graph.num_nodes**0.7)
+    size = max(6, 300 // len(drawn) ** 0.7)
     nx.draw_networkx_edges(drawn, place, ax=axis, alpha=0.3, width=0.6)
     nx.draw_networkx_nodes(
         drawn, place, ax=axis, node_size=size, node_color=colour, cmap="turbo", linewidths=0

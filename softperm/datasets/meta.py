@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 Task = Literal["classification", "multilabel", "regression"]
 
@@ -49,5 +49,5 @@ class Meta:
         return cls(**{key: _frozen(value) for key, value in said.items()})
 
 
-def _frozen(value: object) -> object:
+def _frozen(value: Any) -> Any:
     return tuple(_frozen(v) for v in value) if isinstance(value, list) else value

@@ -146,7 +146,7 @@ def open_pack(path: Path) -> Pack:
 def damaged_arrays(pack: Pack) -> Iterator[str]:
     """The names of the arrays whose bytes are no longer those that were written."""
     for name, array in pack.arrays.items():
-        if hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest() != pack.digests[name]:
+        if hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest() != pack.digests[name]:
             yield name
 
 

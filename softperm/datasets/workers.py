@@ -110,8 +110,8 @@ def _start(function: Callable) -> subprocess.Popen:
     known = os.environ.get("PYTHONPATH")
     environment = {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
     command = [sys.executable, "-P", "-c", _SERVE]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen(command, env=environment, **pipes)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
     _send(process, function)
     return process
 

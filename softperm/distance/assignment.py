@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
 from jaxtyping import Float, Int
 from numba import njit
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def assign(
     cost: Float[np.ndarray, "N N"],
     m: int,
@@ -48,6 +51,7 @@ def assign(
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _reduce_rows(cost, m, u, v, row_of, column_of):
     """Give each row its cheapest column where that is free; returns the dual value."""
     total = 0.0
@@ -71,6 +75,7 @@ def _reduce_rows(cost, m, u, v, row_of, column_of):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _augment(cost, m, u, v, row_of, column_of, row, distance, parent, done):
     """Match one more row along the shortest alternating path; returns the path's length."""
     for j in range(m):

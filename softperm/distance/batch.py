@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numba import njit
@@ -11,6 +13,7 @@ from softperm.distance.search import search_briefly
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def solve_pairs(
     packed: Packed,
     first: Int[np.ndarray, " K"],
@@ -35,8 +38,7 @@ def solve_pairs(
     """
     for k in range(first.size):
         pair = pair_of(packed, first[k], second[k])
-        n = pair.a.shape[0]
         solved[k] = False
-        if n <= largest:
-            tree, _, solved[k] = search_briefly(pair, glance, effort // (n * n))
+        if pair.a.shape[0] <= largest:
+            tree, _, solved[k] = search_briefly(pair, glance, effort)
             cost[k] = tree.value[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
 from jaxtyping import Bool, UInt64
 from numba import njit, types
@@ -9,6 +11,7 @@ from numba.extending import intrinsic
 
 
 @intrinsic
+@no_type_check
 def count_bits(typing_context, word):
     """Number of ones in a 64-bit word: the processor's own instruction."""
 
@@ -19,18 +22,21 @@ def count_bits(typing_context, word):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def contains(sets, i, j):
     """Whether set i holds vertex j."""
     return (sets[i, j >> 6] >> np.uint64(j & 63)) & np.uint64(1) != 0
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def remove(sets, i, j):
     """Take vertex j out of set i."""
     sets[i, j >> 6] &= ~(np.uint64(1) << np.uint64(j & 63))
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def insert(sets, i, j):
     """Put vertex j into set i."""
     sets[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from threading import Event
 from time import perf_counter
 from typing import Any
 
@@ -25,7 +27,7 @@ from softperm.distance.bounds import (
 from softperm.distance.local import cost_of, descend
 from softperm.distance.pack import pack, pair_of
 from softperm.distance.pairs import Pair
-from softperm.distance.search import GLANCE, advance, open_bound, search_briefly
+from softperm.distance.search import GLANCE, SMALL, advance, open_bound, search_briefly
 from softperm.distance.symmetry import with_orbits
 from softperm.distance.tree import Tree, plant
 
@@ -102,45 +104,51 @@ def check_time_limit(time_limit: float | None) -> None:
         )
 
 
-def solve(pair: Pair, time_limit: float | None) -> FrobeniusResult:
+def solve(pair: Pair, time_limit: float | None, stop: Event | None = None) -> FrobeniusResult:
     """The distance of a pair: a short search first, and the whole apparatus if that is not enough.
 
     Args:
         pair: the two graphs.
         time_limit: seconds, or None.
+        stop: ends the search early when another thread sets it.
     """
     n = pair.a.shape[0]
     if n > LARGEST:
         return _estimate(pair)
     _compile()
     deadline = np.inf if time_limit is None else perf_counter() + time_limit
-    tree, lower, exhausted = search_briefly(pair, GLANCE, EFFORT // n**2)
+
+    def over() -> bool:
+        return perf_counter() >= deadline or (stop is not None and stop.is_set())
+
+    tree, lower, exhausted = search_briefly(pair, GLANCE, EFFORT)
     if exhausted:
         return _result(pair, tree.best, tree.value[0])
-    return _search_long(pair, tree, max(lower, spectral_bound(pair)), deadline)
+    return _search_long(pair, tree, max(lower, spectral_bound(pair)), over)
 
 
-def _search_long(pair: Pair, tree: Tree, lower: float, deadline: float) -> FrobeniusResult:
-    """Begin anew with FAQ's upper bound and the orbits of the second graph, until the deadline."""
-    best, value = tree.best, tree.value[0]
+def _search_long(pair: Pair, tree: Tree, lower: float, over: Callable[[], bool]) -> FrobeniusResult:
+    """Begin anew with FAQ's upper bound and the orbits of both graphs, until the time is over."""
+    best, value = tree.best, float(tree.value[0])
     lower = max(lower, open_bound(tree))
     rng = np.random.default_rng(0)
     if unpack(pair.allowed).all():
         for attempt in range(8):
-            if perf_counter() < deadline and lower <= value - pair.gap:
+            if not over() and lower <= value - pair.gap:
                 found, p = faq(pair, rng, randomly=attempt > 0)
                 if found < value:
                     best, value = p, found
-    if perf_counter() < deadline and lower <= value - pair.gap:
-        pair = with_orbits(pair)
+    if not over() and lower <= value - pair.gap:
+        small = best.size <= SMALL
+        pair = with_orbits(pair, over) if small else pair
         tree = plant(pair)
-        tree.probed[0] = 3
+        tree.probed[0] = 3 if small else 0
         tree.best[:], tree.value[0] = best, value
         exhausted = False
-        while not exhausted and perf_counter() < deadline and lower <= tree.value[0] - pair.gap:
+        while not exhausted and not over() and lower <= tree.value[0] - pair.gap:
             exhausted = advance(pair, tree, EFFORT // best.size**2)
         lower = max(lower, open_bound(tree))
-        best, value = tree.best, tree.value[0]
+        best = tree.best
     return _result(pair, best, lower)
 
 
@@ -177,4 +185,4 @@ def _compile() -> None:
     """Compile the search before the clock runs."""
     vertex = Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=1)
     pair = pair_of(pack([vertex, vertex], labels=False), 0, 1)
-    search_briefly(pair, 1, 1)
+    search_briefly(pair, 1, 0)

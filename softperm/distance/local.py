@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
 from numba import njit
 
@@ -9,6 +11,7 @@ from softperm.distance.bits import contains
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def cost_of(pair, p):
     """Cost of a permutation, half its squared distance: ``Σ_{i<k} (a[i,k] − b[p[i],p[k]])²``."""
     total = 0.0
@@ -20,6 +23,7 @@ def cost_of(pair, p):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def descend(pair, p):
     """Exchange images in place until no exchange of two helps; returns the cost."""
     a, b = pair.a, pair.b
@@ -42,6 +46,7 @@ def descend(pair, p):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def shake(pair, p, state):
     """Exchange images at random in place wherever that is allowed; returns the next state."""
     n = p.size
@@ -56,6 +61,7 @@ def shake(pair, p, state):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def improve(pair, best, value, bound, restarts):
     """Restart the descent from shaken copies of ``best``; returns the cost of the best, in place.
 

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -23,7 +24,6 @@ from rich.progress import (
 )
 
 from softperm.distance.batch import solve_pairs
-from softperm.distance.bounds import as_distance
 from softperm.distance.checkpoint import PairTable, fingerprint, load, save
 from softperm.distance.exact import EFFORT, LARGEST, check_time_limit, solve
 from softperm.distance.pack import Packed, pack, pair_of
@@ -121,7 +121,7 @@ def frobenius_intervals(
     path = None if checkpoint is None else Path(checkpoint)
     mark = fingerprint(packed)
     table = PairTable.empty(first.size) if path is None else load(path, first.size, mark)
-    run = _Run(packed, first, second, table, time_limit)
+    run = _Run(packed, first, second, table, time_limit, Event())
     todo = np.flatnonzero(table.missing(time_limit))
     try:
         with _bar(first.size, first.size - todo.size, progress) as report:
@@ -146,6 +146,7 @@ class _Run:
     second: Int[np.ndarray, " K"]
     table: PairTable
     time_limit: float | None
+    stop: Event
 
     def portion(self, pairs: Int[np.ndarray, " k"]) -> Int[np.ndarray, " r"]:
         """Search some pairs briefly; returns those that need more."""
@@ -153,23 +154,33 @@ class _Run:
         solved = np.zeros(pairs.size, dtype=bool)
         first, second = self.first[pairs], self.second[pairs]
         solve_pairs(self.packed, first, second, LARGEST, GLANCE, EFFORT, cost, solved)
-        for pair, value in zip(pairs[solved], cost[solved], strict=True):
-            self._write(pair, as_distance(value), as_distance(value), True)
+        distance = np.sqrt(2 * cost[solved])
+        self._write(pairs[solved], distance, distance, np.ones(distance.size, dtype=bool))
         return pairs[~solved]
 
     def single(self, pair: int) -> Int[np.ndarray, " r"]:
-        """Search one pair up to the time limit."""
-        found = solve(pair_of(self.packed, self.first[pair], self.second[pair]), self.time_limit)
-        self._write(pair, found.distance, found.lower_bound, found.exact)
+        """Search one pair up to the time limit; returns it only if it was stopped before that."""
+        both = pair_of(self.packed, self.first[pair], self.second[pair])
+        found = solve(both, self.time_limit, self.stop)
+        if self.stop.is_set():
+            return np.array([pair])
+        distance, lower = np.array([found.distance]), np.array([found.lower_bound])
+        self._write(np.array([pair]), distance, lower, np.array([found.exact]))
         return np.empty(0, dtype=np.int64)
 
-    def _write(self, pair: int, distance: float, lower: float, exact: bool) -> None:
+    def _write(
+        self,
+        pairs: Int[np.ndarray, " k"],
+        distance: Float[np.ndarray, " k"],
+        lower: Float[np.ndarray, " k"],
+        exact: Bool[np.ndarray, " k"],
+    ) -> None:
+        """Enter what was found, unless an earlier attempt at a pair knew more."""
         table = self.table
-        better = not table.distance[pair] <= distance
-        table.distance[pair] = distance if better else table.distance[pair]
-        table.lower[pair] = max(table.lower[pair], lower)
-        table.exact[pair] = exact
-        table.limit[pair] = np.inf if self.time_limit is None else self.time_limit
+        table.distance[pairs] = np.fmin(table.distance[pairs], distance)  # NaN: not yet known
+        table.lower[pairs] = np.maximum(table.lower[pairs], lower)
+        table.exact[pairs] = exact
+        table.limit[pairs] = np.inf if self.time_limit is None else self.time_limit
 
 
 def _parallel(run: _Run, todo: Int[np.ndarray, " k"], workers: int | None) -> Iterator[int]:
@@ -188,9 +199,10 @@ def _parallel(run: _Run, todo: Int[np.ndarray, " k"], workers: int | None) -> It
             for future in wait(pending, return_when=FIRST_COMPLETED).done:
                 size = pending.pop(future)
                 left = future.result()
-                pending |= {pool.submit(run.single, pair): 1 for pair in left}
+                pending |= {pool.submit(run.single, pair): 1 for pair in left.tolist()}
                 yield size - left.size
     finally:
+        run.stop.set()
         pool.shutdown(cancel_futures=True)
 
 

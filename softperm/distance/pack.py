@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, no_type_check
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -78,6 +78,7 @@ def _labels(graph: Data, index: int) -> list:
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def pair_of(packed: Packed, first: int, second: int) -> Pair:
     """Two of the packed graphs as a pair."""
     n, m = packed.size[first], packed.size[second]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, no_type_check
 
 import numpy as np
 from numba import njit
@@ -51,6 +51,7 @@ class Pair(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def common_size(label_a, label_b):
     """Vertices after padding: per label the larger count, so max(n_a, n_b) with a single label."""
     kinds = 1
@@ -70,6 +71,7 @@ def common_size(label_a, label_b):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def make_pair(a, label_a, b, label_b):
     """Pad two graphs to their common size and find what the search may exploit."""
     n = common_size(label_a, label_b)
@@ -90,6 +92,7 @@ def make_pair(a, label_a, b, label_b):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _pad(matrix, label, n):
     """The matrix with zero rows and columns up to n, and the labels with ``PADDING``."""
     size = matrix.shape[0]
@@ -103,6 +106,7 @@ def _pad(matrix, label, n):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _precision(a, b):
     """Whether all weights are 0 or 1, whether all are whole, and the gap between two costs.
 
@@ -123,6 +127,7 @@ def _precision(a, b):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _by_weight(matrix, n):
     """The columns of each of the first n rows, by ascending weight."""
     order = np.empty((n, n), np.int64)
@@ -137,6 +142,7 @@ def _by_weight(matrix, n):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _twins(matrix, label):
     """Class of each vertex: i and j are twins when exchanging them leaves the matrix as it is."""
     n = matrix.shape[0]
@@ -157,6 +163,7 @@ def _twins(matrix, label):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _neighbours(matrix):
     """Bit sets of the neighbours of each vertex."""
     n = matrix.shape[0]
@@ -169,6 +176,7 @@ def _neighbours(matrix):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _allowed(label_a, label_b):
     """Bit sets of the vertices of b that each vertex of a may be matched with."""
     n = label_a.size

@@ -10,6 +10,8 @@ e is bounded by counting, from either side, and once more by counting non-neighb
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
 from numba import njit
 
@@ -18,6 +20,7 @@ from softperm.distance.bits import contains, count_bits
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def relax(pair, tree, t, limit):
     """The bound of level t; leaves the assignment and its duals behind.
 
@@ -51,6 +54,7 @@ def relax(pair, tree, t, limit):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _sort_free(matrix, order, free, m):
     """(m, m - 1) weights from each free vertex to the other free ones, ascending."""
     is_free = np.zeros(matrix.shape[0], np.bool_)
@@ -68,6 +72,7 @@ def _sort_free(matrix, order, free, m):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _pair_weights(free_a, free_b, m, out):
     """Squared distance of each two rows of sorted weights."""
     for x in range(m):
@@ -80,17 +85,22 @@ def _pair_weights(free_a, free_b, m, out):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _pair_degrees(pair, rows, columns, m, out):
     """Least number of edges at x and at y that do not meet: the difference of their degrees."""
+    degree_x = np.zeros(m)
+    degree_y = np.zeros(m)
+    for x in range(m):
+        for k in range(m):
+            degree_x[x] += pair.a[rows[x], rows[k]]
+            degree_y[x] += pair.b[columns[x], columns[k]]
     for x in range(m):
         for y in range(m):
-            out[x, y] = 0.0
-            for k in range(m):
-                out[x, y] += pair.a[rows[x], rows[k]] - pair.b[columns[y], columns[k]]
-            out[x, y] = abs(out[x, y])
+            out[x, y] = abs(degree_x[x] - degree_y[y])
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _pair_neighbours(pair, rows, columns, m, domain, out):
     """The same, sharper, for sets of one word: edges meet only where matches are left."""
     one = np.uint64(1)
@@ -121,6 +131,7 @@ def _pair_neighbours(pair, rows, columns, m, domain, out):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _members(free, m):
     """The set of the free vertices."""
     members = np.uint64(0)
@@ -130,6 +141,7 @@ def _members(free, m):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _reach(near, free, left, reach_near, reach_far):
     """Unions of the matches left to each free vertex's neighbours, and to the other vertices."""
     for x in range(left.size):

@@ -12,6 +12,8 @@ columns exchanged. At the root orbits take the place of twins. Padding vertices 
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import numpy as np
 from numba import njit
 
@@ -21,38 +23,43 @@ from softperm.distance.relaxation import relax
 from softperm.distance.tree import Tree, fix, order_columns, order_rows, plant
 
 GLANCE = 300  # relaxations of a search without probing; nearly all small pairs need fewer
+SMALL = 40  # vertices up to which probing pays; it multiplies the work of a node by their square
 
 
 # Numba compiles a function anew for each whole number written out in a call to it, so that the
 # level of the root and the efforts come from variables.
 @njit(cache=True, nogil=True)
+@no_type_check
 def search_briefly(pair, glance, effort):
     """Search with and without probing for a while.
 
     Args:
         pair: the two graphs.
         glance: relaxations of the search without probing.
-        effort: relaxations of the search with probing.
+        effort: relaxations times squared vertices of the search with probing.
 
     Returns:
         The search, the root's lower bound, and whether the search came to its end.
     """
+    n = pair.a.shape[0]
+    effort //= n * n
     tree = plant(pair)
     bound = relax(pair, tree, tree.level[0], np.inf)
-    for i in range(tree.best.size):
+    for i in range(n):
         tree.best[i] = tree.match[i]
-    tree.value[0] = improve(pair, tree.best, np.inf, bound, tree.best.size)
-    if advance(pair, tree, glance):
+    tree.value[0] = improve(pair, tree.best, np.inf, bound, min(n, 32))
+    if advance(pair, tree, min(glance, effort)):
         return tree, bound, True
     probing = plant(pair)
-    probing.probed[0] = 2
+    probing.probed[0] = 2 if n <= SMALL else 0
     probing.value[0] = tree.value[0]
-    for i in range(tree.best.size):
+    for i in range(n):
         probing.best[i] = tree.best[i]
     return probing, bound, advance(pair, probing, effort)
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def advance(pair, tree, effort):
     """Search on for about ``effort`` relaxations; True when the tree is exhausted."""
     while tree.level[0] >= 0:
@@ -87,6 +94,7 @@ def open_bound(tree: Tree) -> float:
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _expand(pair, tree, t):
     """Bound level t and list the children worth a visit; returns the relaxations it took."""
     tree.children[t] = 0
@@ -116,6 +124,7 @@ def _expand(pair, tree, t):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _try_assignment(pair, tree, t, m):
     """Keep the fixed images completed by the node's assignment, if that is the best so far."""
     rows, columns = tree.rows[t], tree.columns[t]
@@ -135,6 +144,7 @@ def _try_assignment(pair, tree, t, m):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _rule_out(tree, t, m, bound, limit):
     """Bound each match by its reduced cost, and rule out those past the limit."""
     for x in range(m):
@@ -147,6 +157,7 @@ def _rule_out(tree, t, m, bound, limit):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _probe(pair, tree, t, m, limit):
     """Bound each match left by its own relaxation; returns how many there were."""
     spent = 0
@@ -164,6 +175,7 @@ def _probe(pair, tree, t, m, limit):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _narrowest(bound, m):
     """The row x, as x, or column y, as m + y, with the fewest matches left."""
     left = np.zeros(2 * m, np.int64)
@@ -184,6 +196,7 @@ def _narrowest(bound, m):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _list(choices, m, kind, vertices, root, child, child_bound):
     """The matches of one row or column, one of each kind, by their bounds.
 
@@ -209,6 +222,7 @@ def _list(choices, m, kind, vertices, root, child, child_bound):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _descend(pair, tree, t, z):
     """Match the chosen row or column of level t with position z, and use the symmetry of that."""
     m = pair.a.shape[0] - t

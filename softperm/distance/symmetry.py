@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -16,15 +18,18 @@ EFFORT = (
 )
 
 
-def with_orbits(pair: Pair) -> Pair:
+def with_orbits(pair: Pair, over: Callable[[], bool]) -> Pair:
     """The pair with the orbits of the vertices of both graphs in place of their twin classes."""
     allowed = unpack(pair.allowed)
-    orbit_a = orbits(pair.a, pair.twin_a, allowed)
-    return pair._replace(orbit_a=orbit_a, orbit_b=orbits(pair.b, pair.twin_b, allowed.T))
+    orbit_a = orbits(pair.a, pair.twin_a, allowed, over)
+    return pair._replace(orbit_a=orbit_a, orbit_b=orbits(pair.b, pair.twin_b, allowed.T, over))
 
 
 def orbits(
-    matrix: Float[np.ndarray, "N N"], twin: Int[np.ndarray, " N"], allowed: Bool[np.ndarray, "N N"]
+    matrix: Float[np.ndarray, "N N"],
+    twin: Int[np.ndarray, " N"],
+    allowed: Bool[np.ndarray, "N N"],
+    over: Callable[[], bool] = lambda: False,
 ) -> Int[np.ndarray, " N"]:
     """The orbits of a graph's vertices under its symmetries.
 
@@ -36,6 +41,7 @@ def orbits(
         matrix: the adjacency matrix.
         twin: the twin class of each vertex, numbered by its least member.
         allowed: a row for each vertex: what it may be matched with.
+        over: says when to stop looking for symmetries.
 
     Returns:
         The least vertex of each vertex's orbit.
@@ -46,9 +52,10 @@ def orbits(
     profile = np.sort(matrix, axis=1)
     orbit = np.arange(n)
     for j in range(n):
-        for least in np.unique(orbit[:j]):
+        orbit[j] = orbit[twin[j]]
+        for least in np.unique(orbit[:j]) if twin[j] == j else []:
             alike = kind[j] == kind[least] and (profile[j] == profile[least]).all()
-            if alike and (twin[j] == least or _exchangeable(itself, least, j)):
+            if alike and not over() and _exchangeable(itself, int(least), j):
                 orbit[j] = least
                 break
     return orbit

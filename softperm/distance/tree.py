@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, no_type_check
 
 import numpy as np
 from numba import njit
@@ -41,6 +41,7 @@ class Tree(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def plant(pair):
     """A search that has not begun: everything free, no permutation known, no level probed."""
     n, words = pair.allowed.shape
@@ -77,6 +78,7 @@ def plant(pair):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def fix(pair, tree, t, x0, y0):
     """Fill level t + 1 from level t, whose row x0 is matched with column y0."""
     m = pair.a.shape[0] - t
@@ -102,6 +104,7 @@ def fix(pair, tree, t, x0, y0):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def order_rows(pair, rows, columns, m, domain, i, j):
     """Row i was fixed to j: its twins take columns no earlier, other orders say the same."""
     for x in range(m):
@@ -112,6 +115,7 @@ def order_rows(pair, rows, columns, m, domain, i, j):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def order_columns(pair, rows, columns, m, domain, i, j):
     """Column j was given to row i: its twins go to rows no earlier."""
     for y in range(m):
@@ -122,6 +126,7 @@ def order_columns(pair, rows, columns, m, domain, i, j):
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _earlier(orbit, twin, k, j):
     """Whether vertex k comes before vertex j in the order by orbit, then twin class."""
     return orbit[k] < orbit[j] or (orbit[k] == orbit[j] and twin[k] < twin[j])

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from softperm.collection import Collection
-from softperm.estimators import saving
 from softperm.estimators.preparation import (
     feature_statistics,
     find_device,
@@ -24,98 +23,20 @@ from softperm.estimators.preparation import (
     hold_out,
     plain,
 )
+from softperm.estimators.settings import EstimatorSettings
+from softperm.folder import FolderError, read_folder, write_folder
 from softperm.graphs import as_graphs
-from softperm.model import ModelConfig, PiGNN, build
-from softperm.training.fit import Epoch, Examples, FitConfig, fit, predict
+from softperm.model import ModelConfig, PiGNN, build, rebuild
+from softperm.training.fit import Epoch, Examples, fit, predict
 from softperm.training.progress import EpochBar
 from softperm.training.tasks import Task
 from softperm.vocabulary import Vocabulary
 
+Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
 
-class PiGNNEstimator(TransformerMixin, BaseEstimator):
-    """A π-GNN behind scikit-learn's interface; what ``y`` means is up to subclasses.
 
-    Args:
-        latent_vertices: number P of latent vertices to which all graphs are aligned.
-        hidden: size of hidden vertex vectors.
-        encoder: how degree and triangles (and, for ``gcn`` and ``gin``, attributes and
-            neighbourhoods) become hidden vectors.
-        layers: rounds of message passing of ``gcn`` and ``gin``.
-        dustbin: let vertices and latent vertices stay unmatched (π-GNN-d).
-        capacity: size to which the paper pads every graph: ``auto`` for the largest training
-            graph, a number, or None for no padding. It costs nothing.
-        scaling: of degree and triangle counts: ``log``, ``standard``, or the paper's ``raw``.
-        normaliser: ``sinkhorn``, or ``softmax`` over latent vertices.
-        iterations: at most how many Sinkhorn iterations.
-        head: ``mlp``, or ``conv`` over consecutive latent vertices.
-        epochs: passes over the training graphs.
-        batch_size: graphs in a mini-batch.
-        learning_rate: of Adam.
-        weight_decay: of Adam.
-        validation_fraction: share of the training graphs held out to choose the best epoch;
-            0 for none, which keeps the last epoch.
-        criterion: the validation figure that chooses: ``loss`` or ``score``.
-        patience: stop after so many epochs without a better one; None for never. Needs graphs
-            that are held out.
-        seed: of initial parameters, mini-batches and the held-out part: same seed, same numbers.
-        device: ``auto`` (a GPU if there is one), or a torch device.
-        symmetrise: accept directed graphs, reading every edge in both directions.
-        checkpoint: file in which training is kept while it runs and from which it resumes.
-        progress: show a progress bar while training, if there is a terminal.
-    """
-
-    def __init__(
-        self,
-        latent_vertices: int = 20,
-        hidden: int = 32,
-        encoder: Literal["linear", "gcn", "gin"] = "linear",
-        layers: int = 3,
-        dustbin: bool = False,
-        capacity: int | Literal["auto"] | None = "auto",
-        scaling: Literal["raw", "log", "standard"] = "log",
-        normaliser: Literal["sinkhorn", "softmax"] = "sinkhorn",
-        iterations: int = 100,
-        head: Literal["mlp", "conv"] = "mlp",
-        epochs: int = 300,
-        batch_size: int = 64,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        validation_fraction: float = 0.1,
-        criterion: Literal["loss", "score"] = "loss",
-        patience: int | None = None,
-        seed: int = 0,
-        device: str | torch.device = "auto",
-        symmetrise: bool = False,
-        checkpoint: str | Path | None = None,
-        progress: bool = True,
-    ) -> None:
-        self.latent_vertices = latent_vertices
-        self.hidden = hidden
-        self.encoder = encoder
-        self.layers = layers
-        self.dustbin = dustbin
-        self.capacity = capacity
-        self.scaling = scaling
-        self.normaliser = normaliser
-        self.iterations = iterations
-        self.head = head
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.validation_fraction = validation_fraction
-        self.criterion = criterion
-        self.patience = patience
-        self.seed = seed
-        self.device = device
-        self.symmetrise = symmetrise
-        self.checkpoint = checkpoint
-        self.progress = progress
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        """Adds the settings, described once, to the documentation of each subclass."""
-        super().__init_subclass__(**keywords)
-        cls.__doc__ = f"{cls.__doc__}\n{(PiGNNEstimator.__doc__ or '').partition(chr(10))[2]}"
+class PiGNNEstimator(TransformerMixin, EstimatorSettings):
+    """A π-GNN behind scikit-learn's interface; what ``y`` means is up to subclasses."""
 
     model_: PiGNN
     vocabulary_: Vocabulary
@@ -123,11 +44,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     curve_: tuple[Epoch, ...]
 
     def fit(
-        self,
+        self: Fitted,
         graphs: Sequence[Any],
         y: Any,
         validation: tuple[Sequence[Any], Any] | None = None,
-    ) -> Self:
+    ) -> Fitted:
         """Learns soft permutations and predictions from graphs and their targets.
 
         Args:
@@ -163,7 +84,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         except ValueError as problem:
             raise ValueError(f"validation: {problem}") from None
 
-    def _train(self, train: Examples, validation: Examples | None, device: torch.device) -> Self:
+    def _train(
+        self: Fitted, train: Examples, validation: Examples | None, device: torch.device
+    ) -> Fitted:
         self.task_ = self._task(train.y[train.index])
         config, settings = self._model_config(train), self._fit_config()
         model = build(config, settings.seed, feature_statistics(train))
@@ -214,6 +137,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """Names of the columns of :meth:`transform`."""
         self._check_fitted()
         config = self.model_.config
+        assert config is not None, "an estimator's network is built from a configuration"
         latent = range(config.latent_vertices)
         names = [f"adjacency_{i}_{j}" for i in latent for j in latent]
         names += [f"attribute_{i}_{f}" for i in latent for f in range(config.attribute_size)]
@@ -224,17 +148,73 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def save(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, the Hugging Face Hub's layout."""
         self._check_fitted()
-        saving.save(self, folder)
+        model = self.model_
+        assert model.config is not None, "an estimator's network is built from a configuration"
+        params = {name: plain(value) for name, value in self.get_params().items()}
+        config = {
+            "kind": type(self).__name__,
+            "params": {**params, "checkpoint": None},
+            "model": asdict(model.config),
+            "vocabulary": self.vocabulary_.to_config(),
+            "targets": self._targets_config(),
+            "best_epoch": self.best_epoch_,
+        }
+        write_folder(folder, config, model.state_dict())
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device | None = None) -> Self:
+    def load(
+        cls: type[Fitted], folder: str | Path, device: str | torch.device | None = None
+    ) -> Fitted:
         """Reads what :meth:`save` wrote; never runs code from the folder.
 
         Args:
             folder: where it was saved, or ``hf://owner/name`` on the Hugging Face Hub.
             device: where to put the model; by default what ``device`` was set to.
         """
-        return saving.load(cls, folder, device)
+        config, tensors = read_folder(folder, kind=cls.__name__)
+        model = rebuild(config.get("model"), tensors, str(folder))
+        try:
+            made = cls._restore(config)
+            made._check_fits(model)
+        except KeyError as problem:
+            raise FolderError(f"{folder}: config.json lacks {problem}") from None
+        except (TypeError, ValueError, AttributeError) as problem:
+            detail = " ".join(str(problem).split())
+            raise FolderError(f"{folder}: config.json is damaged: {detail}") from None
+        made.device = device or made.device
+        made.model_ = model.to(find_device(made.device))
+        made.curve_, made.interrupted_ = (), False
+        return made
+
+    @classmethod
+    def _restore(cls: type[Fitted], config: dict[str, Any]) -> Fitted:
+        """An estimator with all that a configuration says, but for the network."""
+        unknown = set(config) - {"kind", "params", "model", "vocabulary", "targets", "best_epoch"}
+        if unknown:
+            raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
+        made = cls(**config["params"])
+        made._check_settings()
+        made.vocabulary_ = Vocabulary.from_config(config["vocabulary"])
+        made._set_targets(config["targets"])
+        made.best_epoch_ = int(config["best_epoch"])
+        return made
+
+    def _check_fits(self, model: PiGNN) -> None:
+        """Raises ValueError unless targets and vocabulary are those of the network."""
+        vocabulary = self.vocabulary_
+        edges = sum(map(len, vocabulary.edge_labels)) + vocabulary.edge_attr_size
+        expected = {
+            "outputs": self.task_.outputs,
+            "attribute_size": sum(map(len, vocabulary.labels)) + vocabulary.x_size,
+            "edge_attribute_size": edges,
+            "weighted": vocabulary.weighted,
+        }
+        for name, value in expected.items():
+            found = getattr(model.config, name)
+            if found != value:
+                raise ValueError(
+                    f"its model has {name} {found}, its targets and vocabulary {value}"
+                )
 
     def _outputs(self, graphs: Sequence[Any]) -> Tensor:
         """The network's outputs (B, C) for each graph."""
@@ -263,31 +243,6 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """Drops what an earlier fit left, so that a fit that fails leaves no mixture of both."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-
-    def _check_settings(self) -> None:
-        """Raises ValueError for settings that no later check would name as well."""
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                "validation_fraction must be at least 0 and below 1; "
-                f"got {self.validation_fraction}"
-            )
-        capacity = plain(self.capacity)
-        if capacity not in ("auto", None) and not (type(capacity) is int and capacity > 0):
-            raise ValueError(
-                f"capacity must be 'auto', a whole number of at least 1, or None; got {capacity!r}"
-            )
-        ModelConfig(1, **self._choices())
-        self._fit_config()
-
-    def _choices(self) -> dict[str, Any]:
-        """The settings that are also the model's."""
-        names = ("latent_vertices", "hidden", "encoder", "layers", "dustbin", "scaling")
-        names += ("normaliser", "iterations", "head")
-        return {name: plain(getattr(self, name)) for name in names}
-
-    def _fit_config(self) -> FitConfig:
-        """The settings that are the training's."""
-        return FitConfig(**{f.name: plain(getattr(self, f.name)) for f in fields(FitConfig)})
 
     def _model_config(self, train: Examples) -> ModelConfig:
         largest = int(train.graphs.sizes[train.index].max())

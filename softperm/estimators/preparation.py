@@ -92,5 +92,5 @@ def fingerprint(
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().cpu().numpy())
+            digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()

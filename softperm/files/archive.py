@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
 from types import TracebackType
+from typing import cast
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
 _BLOCK = 1 << 22
@@ -77,7 +78,7 @@ class Archive:
         if self._zip is None:
             return Path(entry).open("rb")
         try:
-            return self._zip.open(entry)
+            return cast(BufferedIOBase, self._zip.open(entry))  # a ZipExtFile, which is one
         except (*_DAMAGE, RuntimeError) as error:  # RuntimeError: the entry wants a password
             raise self._damaged(name, error) from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Self
 
 from softperm.training.fit import Epoch
 
@@ -21,7 +20,7 @@ class EpochBar:
         self.epochs = epochs
         self.shown = shown and sys.stderr.isatty()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> EpochBar:
         if self.shown:
             from rich.console import Console
             from rich.progress import (

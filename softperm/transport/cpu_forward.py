@@ -72,13 +72,14 @@ def forward(
         blocks = masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b)
         if blocks == 0:  # as in the reference: nothing to move, so nothing is wrong
             used[m, g], error[m, g] = 1, 0.0
-            history[m, g, 0] = 0.0
+            history[m, g] = 0.0
             continue
         gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s)
         used[m, g], error[m, g] = _solve(
             blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
             limit[m, g], tolerance, noise, history[m, g],
         )  # fmt: skip
+        history[m, g, used[m, g] :] = 0.0  # what is not used is not left to chance
         _write_plan(ptr[m, g], ptr[m, g + 1], c, kernel, x, y, plan)
 
 

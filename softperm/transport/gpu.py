@@ -20,28 +20,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-LANES = 8
-"""Columns side by side in a warp; see ``gpu_tiles``."""
-
 GROUP = 32
 """Programs that share a large problem, at most."""
 
-MOST_COLUMNS = 8192
-"""Columns of which one row still fits a tile."""
+MOST_COLUMNS = 1024
+"""Columns that the kernels take, at most: a thread then still holds some rows of all of them."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Shape of the tiles of a launch: entries of float32, half as many of float64, and warps."""
+    """Tiles of a launch: entries in float32, half as many in float64; warps; registers a thread."""
 
     entries: int
     warps: int
+    registers: int
 
 
-CHIP = (Tile(1024, 1), Tile(4096, 4), Tile(16384, 16))
-"""Tiles of problems that fit on chip: 32, 128 and 512 rows at 32 columns."""
+CHIP = (Tile(1024, 1, 168), Tile(4096, 4, 168), Tile(16384, 8, 255))
+"""Tiles of problems that fit on chip: 32, 128 and 512 rows at up to 32 columns."""
 
-STREAM = Tile(8192, 8)
+STREAM = Tile(8192, 8, 255)
 """Tiles of larger problems."""
 
 
@@ -54,11 +52,12 @@ class Layout:
         problems: number of problems of all models, M · B.
         columns: number of columns with the dustbin, C.
         extra: number of extra rows, R.
-        groups: tiles hold LANES · groups columns.
-        chip: rows and warps of the launches on chip, ascending.
-        stream: rows and warps of the launch for larger problems.
+        groups: tiles hold groups · lanes columns.
+        lanes: columns side by side in a warp, as few as leave a thread not too many of its own.
+        chip: rows of the tiles of each launch on chip, ascending, with the tile.
+        stream: rows of the tiles of the launch for larger problems.
         programs: programs of that launch; 0 if there can be no larger problems.
-        slots: parts of larger problems there can be, at most.
+        slots: parts of larger problems that there can be, at most.
     """
 
     models: int
@@ -66,10 +65,16 @@ class Layout:
     columns: int
     extra: int
     groups: int
-    chip: tuple[tuple[int, int], ...]
-    stream: tuple[int, int]
+    lanes: int
+    chip: tuple[tuple[int, Tile], ...]
+    stream: int
     programs: int
     slots: int
+
+    @property
+    def on_chip(self) -> int:
+        """Rows of the largest problems that fit on chip."""
+        return self.chip[-1][0] if self.chip else -1
 
 
 def forward(
@@ -182,12 +187,10 @@ def backward(
     d_extra = scores.new_empty(m, b, layout.extra, c)
     d_bin = scores.new_zeros(m, b)
     outputs = (d_scores, d_extra, d_bin)
-    implicit = {0: int(tolerance < 1e-3), 1: 0, 2: 2}[gradient]
+    implicit = (int(tolerance < 1e-3), 0, 2)[gradient]
     if layout.problems:
         with _on(scores):
-            _launch_chip(
-                backward_chip, layout, scores, (*inputs, *outputs), (iterations, implicit)
-            )
+            _launch_chip(backward_chip, layout, scores, (*inputs, *outputs), (iterations, implicit))
             if layout.programs:
                 scratch = _scratch(layout, scores, d_scores)
                 trail = scores.new_empty(layout.programs * iterations * c)
@@ -204,24 +207,25 @@ def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor) -> Layout:
     v, r = scores.shape[0], extra.shape[1]
     if c > MOST_COLUMNS:
         raise ValueError(
-            f"a GPU transports to at most {MOST_COLUMNS} columns, dustbin included; got {c}; "
+            f"the GPU kernels take at most {MOST_COLUMNS} columns, dustbin included; got {c}; "
             "use backend='reference'"
         )
-    groups = 1 << max(0, -(-c // LANES) - 1).bit_length()
-    share = scores.element_size() // 4
-    sized = [(t.entries // share // (groups * LANES), t.warps) for t in (*CHIP, STREAM)]
-    chip = tuple((rows, warps) for rows, warps in sized[:-1] if rows > r)
-    lower = chip[-1][0] if chip else -1
-    larger = min(m * b, v // (lower - r + 1)) if lower >= r else m * b
+    width = max(8, 1 << (c - 1).bit_length())
+    lanes = min(32, max(8, width // 8))
+    share = width * scores.element_size() // 4
+    chip = tuple((t.entries // share, t) for t in CHIP if t.entries // share > r)
+    on_chip = chip[-1][0] if chip else -1
+    larger = min(m * b, v // (on_chip - r + 1)) if on_chip >= r else m * b
     programs = _multiprocessors(scores.device) if larger else 0
     return Layout(
         models=m,
         problems=m * b,
         columns=c,
         extra=r,
-        groups=groups,
+        groups=width // lanes,
+        lanes=lanes,
         chip=chip,
-        stream=(max(1, sized[-1][0]), sized[-1][1]),
+        stream=STREAM.entries // share,
         programs=programs,
         slots=programs + larger,
     )
@@ -238,14 +242,13 @@ def _multiprocessors(device: torch.device) -> int:
 def _launch_chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> None:
     """Launches once for each size of tile that some problem may need."""
     v, p = scores.shape
-    b = layout.problems // layout.models
     lower = -1
-    for rows, warps in layout.chip:
+    for rows, tile in layout.chip:
         if lower < v + layout.extra:
             kernel[(layout.problems,)](
-                *arrays, b, p, *settings, lower,
-                layout.groups, rows, LANES, layout.extra, layout.columns - p,
-                _fast(scores), num_warps=warps,
+                *arrays, layout.problems // layout.models, p, *settings, lower,
+                layout.groups, rows, layout.lanes, layout.extra, layout.columns - p, _fast(scores),
+                **_options(tile),
             )  # fmt: skip
         lower = rows
 
@@ -253,13 +256,21 @@ def _launch_chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings
 def _launch_stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> None:
     """Launches groups of programs for the problems that do not fit on chip."""
     v, p = scores.shape
-    rows, warps = layout.stream
     kernel[(layout.programs,)](
-        *arrays, layout.problems, layout.problems // layout.models, v, p, *settings,
-        layout.chip[-1][0] if layout.chip else -1,
-        layout.groups, rows, LANES, layout.extra, layout.columns - p,
-        _fast(scores), GROUP, num_warps=warps, launch_cooperative_grid=True,
+        *arrays, layout.problems, layout.problems // layout.models, v, p, *settings, layout.on_chip,
+        layout.groups, layout.stream, layout.lanes, layout.extra, layout.columns - p, _fast(scores), GROUP,
+        launch_cooperative_grid=True, **_options(STREAM),
     )  # fmt: skip
+
+
+def _options(tile: Tile) -> dict[str, int | bool]:
+    """How to compile for a tile."""
+    return {
+        "num_warps": tile.warps,
+        "num_stages": 1,
+        "maxnreg": tile.registers,
+        "enable_fp_fusion": True,
+    }
 
 
 def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Tensor, Tensor]:

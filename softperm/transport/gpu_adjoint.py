@@ -56,7 +56,7 @@ def rest_of_series(now, before):
 
 @triton.jit
 def neumann(k, a, gv, per_b, t):
-    """Multipliers of the columns' constraints at the fixed point: Σ_s β_s, β_{s+1} = Kᵀ a K β_s / b.
+    """Multipliers of the columns at the fixed point: the sum of β, β′ = Kᵀ a K β / b, and so on.
 
     The series is summed until its rest is small beside its first term. What a constant in β adds
     to the gradient cancels against the rows' multipliers, so only the range of β counts.

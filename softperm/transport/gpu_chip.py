@@ -1,9 +1,9 @@
 """Transport problems that fit on chip: one program each, read once and written once.
 
-The kernel matrix K, the rows of exp(S + v) scaled to sum 1 at some potentials v, stays in registers.
-An iteration is then two sums of products, with scalings y of columns and x of rows:
-c = Kᵀx, y = b / c, x = a / (K y). Where that would not be safe (see ``judge``) the iteration is done
-in log space from the scores, which also takes the scalings so far into K.
+The kernel matrix K, the rows of exp(S + v) scaled to sum 1 at some potentials v, stays in
+registers. An iteration is then two sums of products, with scalings y of columns and x of rows:
+c = Kᵀx, y = b / c, x = a / (K y). Where that would not be safe (see ``judge``), the iteration is
+done in log space from the scores, which also takes the scalings so far into K.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ def _gradient(
         store_rows(d_scores + first * P, ds, vertices, P, J, N, L)
         if R > 0:
             store_extra(d_extra, ds, n - first, hi - first, C, J, N, L, R)
-        bins += over_rows(tl.where((row_ids(N) < vertices) & (col == P), ds, 0.0))
+        if BIN:
+            bins += over_rows(tl.where((row_ids(N) < vertices) & (col == P), ds, 0.0))
     if BIN:
         all_bins, turn = exchange(bins, board, counter, place, parts, turn, C, False, GROUP, J, L)
         if place == 0:

@@ -5,7 +5,7 @@ With L short of a warp, a warp spans several rows, and a thread holds the entrie
 along rows and along columns both stay mostly inside threads. Vectors keep all three axes, (1, N, 1)
 over rows and (J, 1, L) over columns, and nothing is laid out anew between the updates.
 
-How a tile lies in the threads is the compiler's choice, which follows the loads. Tiles are therefore
+How a tile lies in the threads is the compiler's choice, which follows the loads. So tiles are
 loaded flat, as (J · N, L), where it has only one; and vectors over columns in J pieces, too small
 to count.
 

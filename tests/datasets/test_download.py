@@ -1,5 +1,6 @@
 """Downloads: whole or not at all, resumed, checked, and never unprotected."""
 
+import errno
 import hashlib
 import json
 import os
@@ -133,3 +134,20 @@ def test_a_redirection_to_an_unprotected_address_is_refused(
     with pytest.raises(ValueError, match="expected an https address"):
         download(f"{server.url}/file.zip", target)
     assert not target.exists()
+
+
+def test_a_full_disk_is_one_sentence_and_the_next_run_succeeds(
+    target: Path, server: FileServer
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no disk that is always full")
+    part = target.with_name("file.zip.part")
+    part.parent.mkdir()
+    part.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"file\.zip: the disk is full; free some space") as caught:
+        download(f"{server.url}/file.zip", target)
+    assert caught.value.errno == errno.ENOSPC
+    assert not target.exists()
+    part.unlink()
+    download(f"{server.url}/file.zip", target)
+    assert target.read_bytes() == CONTENT

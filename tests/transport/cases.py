@@ -68,7 +68,8 @@ def draw(
         row_mass = uniform(v) + 0.1
         row_mass[::7] = 0
         share = uniform(b, p) + 0.1
-        held = torch.stack([row_mass[i:j].sum() for i, j in itertools.pairwise(ptr)])
+        held = [float(row_mass[i:j].sum()) for i, j in itertools.pairwise(ptr)]
+        held = torch.tensor(held, dtype=torch.float64)
         held = held + (0 if case.padding_mass is None else case.padding_mass)
         share = share / share.sum(1, keepdim=True) * held[:, None]
         case = replace(case, row_mass=row_mass, column_mass=share)

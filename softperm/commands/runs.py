@@ -1,0 +1,181 @@
+"""The work of ``softperm train``: from graphs and targets to a run folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softperm import plots
+from softperm.commands.console import as_text
+from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+from softperm.estimators.preparation import hold_out
+from softperm.files import GraphFile, read_graphs
+from softperm.folder import write_atomically
+
+Estimator = PiGNNClassifier | PiGNNRegressor
+
+PICTURES = 6
+SMALL, LARGE = 150, 2000  # vertices of graphs that are drawn, and of those that can be at all
+MOST_CLASSES = 20  # whole numbers of more values than this are taken for measurements
+CHECKPOINT = "checkpoint.bin"
+
+
+def read_with_targets(
+    data: Path,
+    wanted: Sequence[str] | None,
+    smiles_column: str | None,
+    symmetrise: bool,
+    count: Callable[[int, int | None], None],
+) -> GraphFile:
+    """The graphs of a file with the targets to learn: those wanted, or the only one there is."""
+    file = read_graphs(
+        data, target=wanted, smiles_column=smiles_column, symmetrise=symmetrise, progress=count
+    )
+    if not file.targets:
+        raise ValueError(f"{data} has no targets to learn from")
+    if wanted is None and len(file.targets) > 1:
+        raise ValueError(
+            f"{data} has these targets: {', '.join(file.targets)}; name what to learn with --target"
+        )
+    return file
+
+
+def choose_task(task: str, file: GraphFile) -> str:
+    """The task that was asked for, or that the targets suggest; checked against the targets."""
+    several = len(file.targets) > 1
+    task = _guess(file) if task == "auto" else task
+    if task not in {"classification", "multilabel", "regression"}:
+        raise ValueError(
+            f"--task must be auto, classification, multilabel or regression; got {task!r}"
+        )
+    if several != (task == "multilabel") and task != "regression":
+        raise ValueError(
+            f"--task {task} takes {'several targets' if task == 'multilabel' else 'one target'}; "
+            f"got {', '.join(file.targets)}"
+        )
+    for name, column in file.targets.items():
+        needed = task == "classification" or column.dtype.kind == "U"
+        _refuse(name, "missing", _missing(column) if needed else None, file)
+        _refuse(name, "infinite", np.isinf(column) if column.dtype.kind == "f" else None, file)
+    return task
+
+
+def _refuse(target: str, fault: str, where: np.ndarray | None, file: GraphFile) -> None:
+    if where is not None and where.any():
+        graph = file.ids[int(where.argmax())]
+        raise ValueError(f"target {target} is {fault} for graph {graph}: leave such graphs out")
+
+
+def _guess(file: GraphFile) -> str:
+    """Words, a few whole numbers, and yes-or-no are classes; other numbers are to be regressed."""
+    columns = [column[~_missing(column)] for column in file.targets.values()]
+    if len(columns) > 1:
+        answers = all(c.dtype.kind in "if" and np.isin(c, (0, 1)).all() for c in columns)
+        return "multilabel" if answers else "regression"
+    (there,) = columns
+    words = there.dtype.kind not in "if"
+    few = words or ((there == there.round()).all() and len(np.unique(there)) <= MOST_CLASSES)
+    return "classification" if few else "regression"
+
+
+def _missing(column: np.ndarray) -> np.ndarray:
+    """Where a target is missing: NaN, or an empty string."""
+    return np.isnan(column) if column.dtype.kind == "f" else column == ""
+
+
+def train_run(
+    file: GraphFile,
+    settings: dict[str, Any],
+    asked: dict[str, Any],
+    out: Path,
+    log: Callable[[str], None],
+) -> dict[str, Any]:
+    """Trains and leaves everything in the run folder.
+
+    Args:
+        file: graphs and targets.
+        settings: of the estimator.
+        asked: what else the run was asked for: ``task`` and ``test_fraction`` among it.
+        out: the run folder.
+        log: says a line and keeps it.
+
+    Returns:
+        What to print.
+    """
+    task = asked["task"]
+    kind = PiGNNRegressor if task == "regression" else PiGNNClassifier
+    estimator = kind().set_params(**settings, checkpoint=out / CHECKPOINT)
+    y = np.stack(list(file.targets.values()), axis=1)
+    y = y[:, 0] if y.shape[1] == 1 else y
+    groups = y if task == "classification" else np.zeros(len(y))
+    rest, test = hold_out(groups, asked["test_fraction"], settings["seed"])
+    config = as_text({**asked, **settings}).encode()
+    if not (out / CHECKPOINT).exists():  # else it may turn out to be of another training
+        write_atomically(out / "config.json", config)
+    started = time.perf_counter()
+    estimator.fit([file.graphs[i] for i in rest], y[rest])
+    result: dict[str, Any] = {
+        "run": str(out),
+        "model": str(out / "model"),
+        "epochs": len(estimator.curve_),
+        "best_epoch": estimator.best_epoch_,
+        "interrupted": estimator.interrupted_,
+        "train_score": estimator.score([file.graphs[i] for i in rest], y[rest]),
+    }
+    if len(test):
+        result["test_score"] = estimator.score([file.graphs[i] for i in test], y[test])
+        result["test_graphs"] = len(test)
+    result["seconds"] = round(time.perf_counter() - started, 2)
+    write_atomically(out / "config.json", config)
+    _write(estimator, file, out, log)
+    if not estimator.interrupted_:
+        write_atomically(out / "result.json", as_text(result).encode())
+        (out / CHECKPOINT).unlink(missing_ok=True)
+    return result
+
+
+def _write(
+    estimator: Estimator,
+    file: GraphFile,
+    out: Path,
+    log: Callable[[str], None],
+) -> None:
+    """Model, training curve and pictures into the run folder."""
+    estimator.save(out / "model")
+    _write_curve(out / "curve.csv", estimator)
+    plots.save(plots.training_curve(estimator.curve_, estimator.best_epoch_), out / "curve")
+    drawn = _draw_some(estimator, file, out / "pictures")
+    log(f"wrote {out}/model, curve.csv, curve.png and {drawn} pictures")
+
+
+def _write_curve(path: Path, estimator: Estimator) -> None:
+    text = io.StringIO()
+    rows = [asdict(epoch) for epoch in estimator.curve_]
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["number"])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+def _draw_some(estimator: Estimator, file: GraphFile, folder: Path) -> int:
+    """Pictures of a handful of graphs of different sizes, none too large to look at; how many."""
+    sizes = np.array([graph.num_nodes for graph in file.graphs])
+    order = np.argsort(sizes, kind="stable")
+    few = order[sizes[order] <= SMALL]
+    candidates = few if len(few) else order[:1][sizes[order[:1]] <= LARGE]
+    if not len(candidates):
+        return 0
+    chosen = candidates[np.unique(np.linspace(0, len(candidates) - 1, PICTURES).astype(int))]
+    graphs = [file.graphs[i] for i in chosen]
+    folder.mkdir(exist_ok=True)
+    for i, graph, d in zip(chosen, graphs, estimator.permutations(graphs), strict=True):
+        picture = plots.alignment(graph, d, title=f"graph {file.ids[i]}")
+        plots.save(picture, folder / f"graph-{i}")
+    return len(chosen)

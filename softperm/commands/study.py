@@ -1,0 +1,46 @@
+"""``softperm study``: the paper's studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softperm.commands.console import give, say, staged, warnings_as_lines
+
+app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)
+
+
+@app.callback()
+def _studies() -> None:
+    """Run a study of the paper."""
+
+
+@app.command()
+def synthetic(
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; a study there is gone on with.")
+    ] = Path("demo"),
+    max_vertices: Annotated[
+        int, typer.Option(help="Size of the largest graphs; the paper's is 9.")
+    ] = 9,
+    seeds: Annotated[
+        int, typer.Option(help="Networks trained for each number of latent vertices.")
+    ] = 5,
+    epochs: Annotated[int, typer.Option(help="Of each training.")] = 300,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare distances between learnt vectors with exact graph distances, on generated graphs."""
+    from softperm.datasets.synthetic import distance_study
+    from softperm.lab.studies import synthetic as study
+    from softperm.lab.studies import synthetic_report as report
+
+    config = study.StudyConfig(seeds=seeds, epochs=epochs)
+    graphs = distance_study(max_vertices=max_vertices)
+    with warnings_as_lines(), staged("distance study") as stage:
+        found = study.run(graphs, config, out, device=device, say=stage)
+    page = report.write(found, config, out, f"Distances of {len(graphs)} graphs")
+    say(f"open {page} in a browser")
+    give({**report.summary(found), "report": str(page)}, as_json)

@@ -1,0 +1,1 @@
+"""The paper's studies: computed, recorded, drawn."""

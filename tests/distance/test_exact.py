@@ -1,0 +1,228 @@
+"""The distance of two graphs against enumeration, at its edges, and when time runs out."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from distance.oracle import (
+    attained,
+    enumerate_distance,
+    enumerate_labelled,
+    labelled_graph,
+    random_matrix,
+    shuffled,
+    weigh,
+)
+from torch_geometric.data import Data
+
+from softperm.distance import frobenius_distance
+
+
+def check_against_enumeration(a: np.ndarray, b: np.ndarray) -> None:
+    result = frobenius_distance(a, b)
+    np.testing.assert_allclose(result.distance, enumerate_distance(a, b), atol=1e-6)
+    np.testing.assert_allclose(attained(a, b, result.permutation), result.distance, atol=1e-6)
+    assert result.exact
+    assert result.lower_bound == result.distance
+    assert len(result.permutation) == max(len(a), len(b))
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_distance_equals_enumeration_on_two_thousand_pairs_up_to_seven_vertices(block):
+    rng = np.random.default_rng(block)
+    for _ in range(250):
+        n, m = rng.integers(1, 8, size=2)
+        check_against_enumeration(random_matrix(rng, n), random_matrix(rng, m))
+
+
+@pytest.mark.parametrize(("n", "pairs"), [(8, 60), (9, 12)])
+def test_distance_equals_enumeration_on_sampled_pairs_of_eight_and_nine_vertices(n, pairs):
+    rng = np.random.default_rng(n)
+    for _ in range(pairs):
+        m = int(rng.integers(n - 3, n + 1))
+        check_against_enumeration(random_matrix(rng, n), random_matrix(rng, m))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.array([1.0, 2.0, 3.0]),
+        np.array([-2.0, -1.0, 1.0, 2.0]),
+        np.array([0.25, 0.5, 1.75]),
+        np.array([-0.5, 0.1, 0.3, 2.0], dtype=np.float32).astype(float),
+        np.array([0.7], dtype=np.float32).astype(float),
+    ],
+    ids=["whole", "signed whole", "fractions", "signed fractions", "one weight"],
+)
+def test_distance_of_weighted_graphs_equals_enumeration(weights):
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n, m = rng.integers(1, 8, size=2)
+        a = weigh(rng, random_matrix(rng, n), weights)
+        b = weigh(rng, random_matrix(rng, m), weights)
+        check_against_enumeration(a, b)
+
+
+@pytest.mark.parametrize("kinds", [["C", "N"], [0, 1, 2], [(0, 1), (1, 0)]])
+def test_distance_with_labels_equals_enumeration_with_room_for_every_deletion(kinds):
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        n, m = rng.integers(1, 5, size=2)
+        a, b = random_matrix(rng, n), random_matrix(rng, m)
+        la = [kinds[k] for k in rng.integers(len(kinds), size=n)]
+        lb = [kinds[k] for k in rng.integers(len(kinds), size=m)]
+        result = frobenius_distance(data_of(a, la), data_of(b, lb), labels=True)
+        np.testing.assert_allclose(result.distance, enumerate_labelled(a, la, b, lb), atol=1e-9)
+        np.testing.assert_allclose(attained(a, b, result.permutation), result.distance, atol=1e-9)
+        for i, j in enumerate(result.permutation):
+            assert i >= n or j >= m or la[i] == lb[j]
+        counted = {kind: max(la.count(kind), lb.count(kind)) for kind in {*la, *lb}}
+        assert len(result.permutation) == sum(counted.values())
+
+
+def data_of(matrix: np.ndarray, labels: list) -> Data:
+    edges = torch.from_numpy(np.stack(np.nonzero(matrix)))
+    given = labels if isinstance(labels[0], str) else torch.tensor(labels)
+    return Data(edge_index=edges, num_nodes=len(matrix), label=given)
+
+
+def test_graphs_of_one_size_with_different_labels_are_compared_by_deletion():
+    edge_of_two_carbons = labelled_graph(np.array([[0.0, 1.0], [1.0, 0.0]]), ["C", "C"])
+    edge_of_carbon_and_nitrogen = labelled_graph(np.array([[0.0, 1.0], [1.0, 0.0]]), ["C", "N"])
+    result = frobenius_distance(edge_of_two_carbons, edge_of_carbon_and_nitrogen, labels=True)
+    np.testing.assert_allclose(result.distance**2, 4)  # both edges have an end that is deleted
+    assert len(result.permutation) == 3
+    assert frobenius_distance(edge_of_two_carbons, edge_of_carbon_and_nitrogen).distance == 0
+
+
+def test_labels_can_only_make_graphs_more_distant():
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        a, b = random_matrix(rng, 6), random_matrix(rng, 7)
+        one = labelled_graph(a, rng.integers(3, size=6).tolist())
+        other = labelled_graph(b, rng.integers(3, size=7).tolist())
+        free = frobenius_distance(one, other).distance
+        assert frobenius_distance(one, other, labels=True).distance >= free - 1e-9
+
+
+@pytest.mark.parametrize("n", [12, 30, 64, 70])
+def test_a_renumbered_copy_is_at_distance_zero_and_the_permutation_finds_it(n):
+    rng = np.random.default_rng(n)
+    a = random_matrix(rng, n, density=0.3)
+    b = shuffled(rng, a)
+    result = frobenius_distance(a, b)
+    assert result.exact
+    assert result.distance == 0
+    np.testing.assert_array_equal(a, b[result.permutation][:, result.permutation])
+
+
+def test_a_copy_with_one_edge_less_is_at_squared_distance_two():
+    rng = np.random.default_rng(5)
+    a = random_matrix(rng, 24, density=0.25)
+    b = a.copy()
+    i, k = np.argwhere(a)[0]
+    b[i, k] = b[k, i] = 0
+    result = frobenius_distance(a, shuffled(rng, b))
+    assert result.exact
+    np.testing.assert_allclose(result.distance**2, 2)
+
+
+def test_strongly_regular_graphs_of_equal_parameters_are_told_apart():
+    rook = nx.line_graph(nx.complete_bipartite_graph(4, 4))
+    steps = [(1, 0), (0, 1), (1, 1)]
+    shrikhande = nx.Graph(
+        ((i, k), ((i + x) % 4, (k + y) % 4)) for i in range(4) for k in range(4) for x, y in steps
+    )
+    result = frobenius_distance(rook, shrikhande)
+    assert result.exact
+    assert result.distance > 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_isolated_vertices_are_free(n):
+    alone = nx.empty_graph(n)
+    star = nx.star_graph(4)
+    assert frobenius_distance(alone, nx.empty_graph(3)).distance == 0
+    np.testing.assert_allclose(frobenius_distance(alone, star).distance ** 2, 8)
+    assert frobenius_distance(nx.disjoint_union(star, alone), star).distance == 0
+
+
+def test_every_form_of_a_graph_gives_the_same_distance():
+    rng = np.random.default_rng(3)
+    a, b = random_matrix(rng, 7, 0.5), random_matrix(rng, 6, 0.5)
+    forms = [
+        (a, b),
+        (scipy.sparse.csr_array(a), scipy.sparse.coo_array(b)),
+        (nx.from_numpy_array(a), nx.from_numpy_array(b)),
+        (data_of(a, [0] * 7), data_of(b, [0] * 6)),
+        (nx.from_numpy_array(a), b),
+    ]
+    distances = [frobenius_distance(one, other).distance for one, other in forms]
+    assert len(set(distances)) == 1
+
+
+@pytest.mark.parametrize("n", [20, 40, 80])
+def test_a_search_out_of_time_returns_the_interval_and_says_so(n):
+    rng = np.random.default_rng(n)
+    a, b = random_matrix(rng, n, 0.5), random_matrix(rng, n, 0.5)
+    result = frobenius_distance(a, b, time_limit=0.05)
+    assert not result.exact
+    assert 0 <= result.lower_bound < result.distance
+    np.testing.assert_allclose(attained(a, b, result.permutation), result.distance)
+    assert round(result.lower_bound**2 / 2) % 2 == round((a.sum() + b.sum()) / 2) % 2
+
+
+def test_graphs_too_large_to_search_get_bounds_and_nothing_is_claimed():
+    one, other = nx.gnp_random_graph(220, 0.05, seed=0), nx.gnp_random_graph(210, 0.08, seed=1)
+    result = frobenius_distance(one, other)
+    assert not result.exact
+    assert 0 < result.lower_bound < result.distance
+    a, b = nx.to_numpy_array(one), nx.to_numpy_array(other)
+    np.testing.assert_allclose(attained(a, b, result.permutation), result.distance)
+    labels = {v: v % 2 for v in range(220)}
+    nx.set_node_attributes(one, labels, "label")
+    nx.set_node_attributes(other, {v: v % 3 for v in range(210)}, "label")
+    with_labels = frobenius_distance(one, other, labels=True)
+    for i, j in enumerate(with_labels.permutation):
+        assert i >= 220 or j >= 210 or i % 2 == j % 3
+
+
+def test_more_time_never_widens_the_interval():
+    rng = np.random.default_rng(9)
+    a, b = random_matrix(rng, 17, 0.5), random_matrix(rng, 17, 0.5)
+    short = frobenius_distance(a, b, time_limit=0.0)
+    longer = frobenius_distance(a, b, time_limit=0.5)
+    assert short.lower_bound <= longer.lower_bound <= longer.distance <= short.distance
+
+
+NAN = np.array([[0, np.nan], [np.nan, 0]])
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.triu(np.ones((3, 3)), k=1), r"graph 1: edge \(0, 1\) .* directed"),
+        (nx.DiGraph([(0, 1)]), "graph 1: .* directed"),
+        (np.ones((2, 3)), r"graph 1 is a matrix of shape \(2, 3\); expected a square"),
+        (NAN, "graph 1: edge_weight .* nan"),
+        (scipy.sparse.csr_array(NAN), "graph 1: edge_weight .* nan"),
+        (nx.Graph(), "graph 1 has no vertices"),
+        (7, "graph 1 is an int"),
+    ],
+    ids=["directed matrix", "directed", "not square", "NaN", "sparse NaN", "no vertices", "number"],
+)
+def test_bad_graphs_are_named(bad, message):
+    with pytest.raises(ValueError, match=message):
+        frobenius_distance(nx.path_graph(3), bad)
+
+
+def test_labels_that_are_not_there_are_an_error():
+    with pytest.raises(ValueError, match="graph 0 has no vertex labels to match; set its label"):
+        frobenius_distance(nx.path_graph(3), nx.path_graph(3), labels=True)
+
+
+@pytest.mark.parametrize("limit", [-1.0, float("nan")])
+def test_a_time_limit_is_a_number_of_seconds(limit):
+    with pytest.raises(ValueError, match=r"time_limit is .*; expected seconds"):
+        frobenius_distance(nx.path_graph(3), nx.path_graph(3), time_limit=limit)

@@ -1,0 +1,209 @@
+"""What ``y`` may be: classes of any kind, answers with gaps, numbers of any size with gaps."""
+
+import re
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from samples import FAST, rings_and_cliques, two_kinds
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import r2_score
+
+from softperm import PiGNNClassifier, PiGNNRegressor
+
+GRAPHS, KIND = rings_and_cliques(20)
+SIZES = np.array([float(len(graph)) for graph in GRAPHS])
+LEARNS = {**FAST, "epochs": 40, "learning_rate": 1e-2, "batch_size": 64, "validation_fraction": 0.0}
+
+CLASSES = {
+    "strings": np.where(KIND, "clique", "ring"),
+    "a list of strings": ["clique" if kind else "ring" for kind in KIND],
+    "objects": np.where(KIND, "clique", "ring").astype(object),
+    "booleans": KIND.astype(bool),
+    "integers": np.where(KIND, -5, 2**40),
+    "numbers": np.where(KIND, 0.5, 1.5),
+    "a tensor": torch.from_numpy(KIND),
+    "one column": KIND[:, None],
+}
+
+
+@pytest.fixture(scope="module")
+def codes() -> np.ndarray:
+    return PiGNNClassifier(**FAST).fit(GRAPHS, KIND).predict_proba(GRAPHS)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_classes_may_be_of_any_type_and_come_back_as_they_were(kind, codes):
+    y = CLASSES[kind]
+    made = PiGNNClassifier(**FAST).fit(GRAPHS, y)
+    flat = np.asarray(y).ravel()
+    assert made.classes_.tolist() == sorted(set(flat.tolist()))
+    predicted = made.predict(GRAPHS)
+    assert predicted.shape == (20,)
+    assert predicted.dtype == flat.dtype
+    chances = made.predict_proba(GRAPHS)
+    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-12)
+    assert (predicted == made.classes_[chances.argmax(1)]).all()
+    ordered = chances if (flat[1] > flat[0]) else chances[:, ::-1]  # flat[1] is the clique
+    assert made.score(GRAPHS, flat) == (predicted == flat).mean()
+    if flat[1] > flat[0]:  # classes in the order of the codes: the same training
+        assert (ordered == codes).all()
+
+
+BAD_CLASSES = {
+    "NaN": ([0.0, np.nan] * 10, "graph 1 has no class (y is nan)"),
+    "None": (["a", None] * 10, "graph 1 has no class (y is None)"),
+    "mixed": (np.array(["a", 1] * 10, dtype=object), "y mixes strings with numbers"),
+    "bytes": (np.array([b"a", b"b"] * 10), "graph 0 has a class of type bytes"),
+    "one": (["cat"] * 20, "y has only one class, 'cat'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CLASSES)
+def test_classes_that_cannot_be_told_apart_are_refused(case):
+    y, message = BAD_CLASSES[case]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PiGNNClassifier(**FAST).fit(GRAPHS, y)
+
+
+def test_a_class_of_validation_that_training_lacks_is_named():
+    held = (GRAPHS[:2], ["ring", "star"])
+    with pytest.raises(ValueError, match="validation: class 'star' is not among those of training"):
+        PiGNNClassifier(**FAST).fit(GRAPHS, CLASSES["strings"], validation=held)
+
+
+def test_many_classes_of_few_graphs_each():
+    made = PiGNNClassifier(**FAST).fit(GRAPHS, np.arange(20) // 2)
+    assert made.predict_proba(GRAPHS).shape == (20, 10)
+
+
+def test_answers_with_gaps_are_learnt_question_by_question():
+    y = np.stack([KIND, 1 - KIND, SIZES > 7], axis=1).astype(float)
+    y[::3, 0] = np.nan
+    y[5, :] = np.nan
+    made = PiGNNClassifier(**LEARNS).fit(GRAPHS, y)
+    chances = made.predict_proba(GRAPHS)
+    assert chances.shape == (20, 3)
+    assert (chances >= 0).all()
+    assert (chances <= 1).all()
+    predicted = made.predict(GRAPHS)
+    assert set(np.unique(predicted)) <= {0, 1}
+    assert (predicted == (chances > 0.5)).all()
+    assert (predicted[:, 0] == KIND).mean() > 0.8
+    assert (predicted[:, 1] == 1 - KIND).mean() > 0.8
+    assert made.score(GRAPHS, y) > 0.8  # ROC-AUC
+
+
+def test_a_missing_answer_has_no_influence():
+    """Whatever stands in the other columns of an unanswered row, training is the same."""
+    y = np.stack([KIND, KIND], axis=1).astype(float)
+    y[4:8, 1] = np.nan
+    one = PiGNNClassifier(**FAST).fit(GRAPHS, y)
+    y[4:8, 1] = 0.0
+    other = PiGNNClassifier(**FAST).fit(GRAPHS, y)
+    assert (one.transform(GRAPHS) != other.transform(GRAPHS)).any()
+    losses = [made.curve_[0].train_loss for made in (one, other)]
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full((20, 2), 2.0), "a matrix y must hold 1, 0 or NaN; got 2"),
+        (np.full((20, 2), "yes"), "a matrix y must hold 1, 0 or NaN; got <U3 values"),
+        (np.empty((20, 0)), "y has no columns"),
+    ],
+)
+def test_a_matrix_of_other_than_answers_is_refused(y, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PiGNNClassifier(**FAST).fit(GRAPHS, y)
+
+
+def test_answers_of_another_shape_are_refused():
+    made = PiGNNClassifier(**FAST).fit(GRAPHS, np.stack([KIND, KIND], axis=1))
+    with pytest.raises(ValueError, match=re.escape("y must have shape (20, 2); got (20, 3)")):
+        made.score(GRAPHS, np.zeros((20, 3)))
+
+
+def test_targets_of_any_magnitude_are_learnt_alike():
+    """Standardised inside: units change nothing but the units of the predictions."""
+    plain = PiGNNRegressor(**LEARNS).fit(GRAPHS, SIZES)
+    huge = PiGNNRegressor(**LEARNS).fit(GRAPHS, 1e6 * SIZES + 3e7)
+    assert plain.score(GRAPHS, SIZES) > 0.5
+    np.testing.assert_allclose(
+        huge.predict(GRAPHS), 1e6 * plain.predict(GRAPHS) + 3e7, rtol=1e-3, atol=1e4
+    )
+    assert plain.predict(GRAPHS).shape == (20,)
+
+
+def test_a_target_that_never_varies_is_predicted_exactly():
+    made = PiGNNRegressor(**LEARNS).fit(GRAPHS, np.full(20, 7.0))
+    np.testing.assert_allclose(made.predict(GRAPHS), 7, atol=0.2)
+
+
+def test_several_targets_with_gaps_are_learnt_column_by_column():
+    edges = np.array([float(graph.number_of_edges()) for graph in GRAPHS])
+    y = np.stack([SIZES, 1000 * edges], axis=1)
+    gaps = y.copy()
+    gaps[::4, 0] = np.nan
+    gaps[1::4, 1] = np.nan
+    made = PiGNNRegressor(**LEARNS).fit(GRAPHS, gaps)
+    predicted = made.predict(GRAPHS)
+    assert predicted.shape == (20, 2)
+    assert r2_score(y, predicted) > 0.5
+    known = [~np.isnan(column) for column in gaps.T]
+    expected = np.mean(
+        [r2_score(y[k, t], predicted[k, t]) for t, k in enumerate(known)]
+    )  # over the known
+    assert made.score(GRAPHS, gaps) == pytest.approx(expected)
+
+
+def test_one_column_stays_a_column():
+    made = PiGNNRegressor(**FAST).fit(GRAPHS, SIZES[:, None])
+    assert made.predict(GRAPHS).shape == (20, 1)
+    with pytest.raises(ValueError, match=re.escape("y must have shape (20, 1) as in training")):
+        made.score(GRAPHS, SIZES)
+
+
+def test_weights_of_samples_count_in_the_score():
+    made = PiGNNRegressor(**FAST).fit(GRAPHS, SIZES)
+    weight = np.linspace(0, 1, 20)
+    expected = r2_score(SIZES, made.predict(GRAPHS), sample_weight=weight)
+    assert made.score(GRAPHS, SIZES, sample_weight=weight) == pytest.approx(expected)
+
+
+def test_the_score_of_one_number_is_undefined_and_says_so():
+    made = PiGNNRegressor(**FAST).fit(GRAPHS, SIZES)
+    with pytest.warns(UndefinedMetricWarning, match="fewer than two graphs"):
+        assert np.isnan(made.score(GRAPHS[:1], SIZES[:1]))
+
+
+BAD_NUMBERS = {
+    "words": (["a"] * 20, "y must be numbers to regress; got <U1 values"),
+    "infinite": ([*SIZES[:-1], np.inf], "graph 19 has an infinite target"),
+    "all missing": (
+        np.stack([SIZES, np.full(20, np.nan)], axis=1),
+        "target 1 is missing (NaN) for every training graph",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NUMBERS)
+def test_numbers_that_cannot_be_learnt_are_refused(case):
+    y, message = BAD_NUMBERS[case]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PiGNNRegressor(**FAST).fit(GRAPHS, y)
+
+
+def test_validation_targets_of_another_shape_are_refused():
+    held = (GRAPHS[:2], np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=re.escape("validation: y must have shape (2,)")):
+        PiGNNRegressor(**FAST).fit(GRAPHS, SIZES, validation=held)
+
+
+def test_a_classifier_of_graphs_with_nothing_but_size_still_gives_probabilities():
+    graphs, y = two_kinds(8)
+    empty = [nx.empty_graph(len(graph)) for graph in graphs]
+    chances = PiGNNClassifier(**FAST).fit(empty, y).predict_proba(empty)
+    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-12)
