@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/softperm demo --out demo
 
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

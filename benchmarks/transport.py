@@ -9,8 +9,9 @@ naive      the paper's way: every graph padded, log-sum-exp after log-sum-exp, a
            for autograd;
 POT        ``ot.batch.solve_batch`` on the same padded arrays, differentiated by autograd;
 reference  ``softperm.transport.reference``: ragged, one row for all padding, autograd;
-fused      ``softperm.transport.sinkhorn``: all iterations with their exact gradient (tolerance 0),
-           and with its defaults (stops early, implicit gradient where it did).
+fused      ``softperm.transport.sinkhorn``: all iterations, also when nothing changes any more
+           (tolerance −1), with their exact gradient; and with its defaults (stops early, implicit
+           gradient where it did).
 
 Scores are those of a fresh model (soft: standard normal, rectified) or of one that is sure of
 itself (hard: 30 times that), for which 100 iterations are not enough and all are run.
@@ -103,7 +104,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--memory-limit", type=float, help="GB that naive ways may take")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
-    parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)  # for the processes we start
+    parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)  # of our own processes
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.memory_of:
@@ -162,9 +163,9 @@ def make_load(name: str, hardness: str, options) -> Load:
     rng = np.random.default_rng(0)
     path = options.data_root / "tu" / f"{name}.zip"
     if path.exists():
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}/{name}_graph_indicator.txt") as f:
-            sizes = np.bincount(np.loadtxt(f, dtype=np.int64))[1:]
-        sizes = rng.choice(sizes, options.batch)
+        with zipfile.ZipFile(path) as archive:
+            owners = archive.read(f"{name}/{name}_graph_indicator.txt").split()
+        sizes = rng.choice(np.bincount(np.array(owners, dtype=np.int64))[1:], options.batch)
     else:
         sizes = np.exp(rng.normal(np.log(median), deviation, options.batch))
         sizes = sizes.round().astype(np.int64).clip(least, most)
@@ -203,7 +204,7 @@ def run(method: str, scores: Tensor, load: Load) -> tuple[Tensor, Tensor]:
         padding=scores.new_zeros(scores.shape[1]),
         padding_mass=(load.capacity - sizes).to(scores.dtype),
         iterations=load.iterations,
-        tolerance=None if method == "fused" else 0.0,
+        tolerance=None if method == "fused" else -1.0,
         backend="reference" if method == "reference" else "fused",
         return_info=True,
     )

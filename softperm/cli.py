@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 from typer.core import TyperGroup
 
 from softperm import __version__
-from softperm.commands import demo, embed, predict, train
+from softperm.commands import data, demo, embed, predict, study, train
 
 
 class OneSentence(TyperGroup):
     """Commands that answer bad input with one sentence on standard error and exit code 2."""
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx: Any) -> Any:
         """Runs a command; exit code 130 after Ctrl-C."""
         try:
             return super().invoke(ctx)
@@ -42,6 +44,8 @@ app.command()(train.train)
 app.command()(predict.predict)
 app.command()(embed.embed)
 app.command()(demo.demo)
+app.add_typer(data.app, name="data")
+app.add_typer(study.app, name="study")
 
 _NO_MEMORY = ("out of memory", "can't allocate memory")
 """How torch says it, of a GPU and of the machine."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 
 from softperm.features import structural_features
+
+if TYPE_CHECKING:
+    from typing import Any as GraphBatch  # a type checker cannot know the fields of PyG's objects
+else:
+    GraphBatch = Data
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Collection:
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()}
         return replace(self, **moved)
 
-    def batch(self, index: Int[Tensor, " b"]) -> Batch:
+    def batch(self, index: Int[Tensor, " b"]) -> GraphBatch:
         """The chosen graphs as one PyG batch, ready for the model.
 
         Args:
@@ -109,7 +115,7 @@ class Collection:
         return made
 
 
-def prepare(batch: Batch) -> Batch:
+def prepare(batch: GraphBatch) -> GraphBatch:
     """A user's own PyG batch as :meth:`Collection.batch` makes them; those pass unchanged.
 
     Edges are sorted, and degree and triangles computed where ``structure`` is missing.

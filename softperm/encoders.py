@@ -102,7 +102,8 @@ class GCNEncoder(nn.Module):
         degree = propagate(torch.ones_like(x[:, :1]), edge_index, canonical=True)  # (V, 1)
         norm = torch.rsqrt(degree + 1)
         for linear in self.linears:
-            message = norm * (x @ linear.weight.mT)  # (V, H)
+            assert isinstance(linear, nn.Linear)
+            message = norm * nn.functional.linear(x, linear.weight)  # (V, H)
             total = propagate(message, edge_index, canonical=True) + message
             x = torch.relu(norm * total + linear.bias)
         return x

@@ -5,39 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch_geometric.data import Batch
 
 from softperm import permutation as perm
 from softperm.alignment import align_adjacency, align_attributes, align_edge_attributes
-from softperm.collection import prepare
+from softperm.collection import GraphBatch, prepare
 from softperm.encoders import GCNEncoder, GINEncoder, LinearEncoder, LogScale, Standardise
 from softperm.folder import FolderError, read_folder, write_folder
 from softperm.heads import ConvHead, MLPHead
 
-View = Callable[[Float[Tensor, "V P"], Batch], Float[Tensor, "B P ..."]]
+View = Callable[[Float[Tensor, "V P"], GraphBatch], Float[Tensor, "B P ..."]]
 
 
-def adjacency_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P P"]:
+def adjacency_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P P"]:
     """DᵀAD, every edge of weight 1."""
     return align_adjacency(d, batch.edge_index, batch.ptr, canonical=True)
 
 
-def weighted_adjacency_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P P"]:
+def weighted_adjacency_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P P"]:
     """DᵀAD with the edges' weights."""
     return align_adjacency(d, batch.edge_index, batch.ptr, batch.edge_weight, canonical=True)
 
 
-def attribute_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P F"]:
+def attribute_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P F"]:
     """DᵀX."""
     return align_attributes(d, batch.x, batch.ptr)
 
 
-def edge_attribute_view(d: Float[Tensor, "V P"], batch: Batch) -> Float[Tensor, "B P P Fe"]:
+def edge_attribute_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P P Fe"]:
     """DᵀA_cD for each channel c of the edge attributes."""
     return align_edge_attributes(d, batch.edge_index, batch.edge_attr, batch.ptr, canonical=True)
 
@@ -65,20 +64,20 @@ class PiGNN(nn.Module):
         self.head = head
         self.config = config
 
-    def forward(self, batch: Batch) -> Float[Tensor, "B C"]:
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
         d = self.permutation(batch)  # (V, P)
         aligned = [view(d, batch) for view in self.views]  # (B, P, P), (B, P, F), …
         return self.head(aligned)  # (B, C)
 
-    def transform(self, batch: Batch) -> Float[Tensor, "B Z"]:
+    def transform(self, batch: GraphBatch) -> Float[Tensor, "B Z"]:
         """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any."""
         batch = prepare(batch)
         d = self.permutation(batch)  # (V, P)
         return torch.cat([view(d, batch).flatten(1) for view in self.views], dim=1)
 
-    def permutations(self, batch: Batch) -> list[Float[Tensor, "N P"]]:
+    def permutations(self, batch: GraphBatch) -> list[Float[Tensor, "N P"]]:
         """The soft permutation of each graph, rows in the graph's own vertex order."""
         batch = prepare(batch)
         return list(self.permutation(batch).split(batch.ptr.diff().tolist()))
@@ -129,16 +128,16 @@ class ModelConfig:
     outputs: int
     latent_vertices: int = 20
     hidden: int = 32
-    encoder: Literal["linear", "gcn", "gin"] = "linear"
+    encoder: str = "linear"
     layers: int = 3
     dustbin: bool = False
     capacity: int | None = None
-    scaling: Literal["raw", "log", "standard"] = "log"
+    scaling: str = "log"
     latent_scale: float = 1.0
-    normaliser: Literal["sinkhorn", "softmax"] = "sinkhorn"
+    normaliser: str = "sinkhorn"
     iterations: int = 100
     tolerance: float | None = None
-    head: Literal["mlp", "conv"] = "mlp"
+    head: str = "mlp"
     head_hidden: tuple[int, ...] = (256, 128)
     head_final: int = 64
     structure_size: int = 2
@@ -147,7 +146,6 @@ class ModelConfig:
     weighted: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "head_hidden", tuple(self.head_hidden))
         for name in ("outputs", "latent_vertices", "hidden", "layers", "iterations", "head_final"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -166,7 +164,8 @@ class ModelConfig:
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"unknown model settings: {', '.join(sorted(unknown))}")
-        return cls(**values)
+        layers = values.get("head_hidden", cls.head_hidden)
+        return cls(**{**values, "head_hidden": tuple(layers)})
 
 
 CHOICES = {
@@ -212,7 +211,9 @@ def _permutation(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) 
             return perm.Softmax()
         return perm.Sinkhorn(config.iterations, config.tolerance)
 
-    def assign(encoder: nn.Module, features: Callable[[Batch], Tensor]) -> perm.SoftPermutation:
+    def assign(
+        encoder: nn.Module, features: Callable[[GraphBatch], Tensor]
+    ) -> perm.SoftPermutation:
         return perm.SoftPermutation(
             encoder,
             config.latent_vertices,

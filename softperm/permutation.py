@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch_geometric.data import Batch
 
+from softperm.collection import GraphBatch
 from softperm.transport import sinkhorn, softmax
 
 Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
@@ -22,17 +23,17 @@ def relu_inner_product(
     return torch.relu(q @ latent.mT)
 
 
-def structure(batch: Batch) -> Float[Tensor, "V S"]:
+def structure(batch: GraphBatch) -> Float[Tensor, "V S"]:
     """The structural features of a batch's vertices."""
     return batch.structure
 
 
-def attributes(batch: Batch) -> Float[Tensor, "V F"]:
+def attributes(batch: GraphBatch) -> Float[Tensor, "V F"]:
     """The attributes of a batch's vertices."""
     return batch.x
 
 
-def structure_and_attributes(batch: Batch) -> Float[Tensor, "V SF"]:
+def structure_and_attributes(batch: GraphBatch) -> Float[Tensor, "V SF"]:
     """Structural features beside attributes."""
     return torch.cat([batch.structure, batch.x], dim=1)
 
@@ -47,12 +48,15 @@ class Sinkhorn(nn.Module):
     """
 
     def __init__(
-        self, iterations: int = 100, tolerance: float | None = None, gradient: str = "auto"
+        self,
+        iterations: int = 100,
+        tolerance: float | None = None,
+        gradient: Literal["auto", "truncated", "implicit"] = "auto",
     ) -> None:
         super().__init__()
         self.iterations, self.tolerance, self.gradient = iterations, tolerance, gradient
 
-    def forward(self, scores: Tensor, ptr: Tensor, **rows: Tensor | None) -> Tensor:
+    def forward(self, scores: Tensor, ptr: Tensor, **rows: Any) -> Tensor:
         """The transport plan (V, P) of scores (V, P)."""
         return sinkhorn(
             scores,
@@ -67,7 +71,7 @@ class Sinkhorn(nn.Module):
 class Softmax(nn.Module):
     """The normaliser without column masses: each vertex chooses by itself."""
 
-    def forward(self, scores: Tensor, ptr: Tensor, **rows: Tensor | None) -> Tensor:
+    def forward(self, scores: Tensor, ptr: Tensor, **rows: Any) -> Tensor:
         """The softmax (V, P) of scores (V, P)."""
         return softmax(scores, ptr, **rows)
 
@@ -100,7 +104,7 @@ class SoftPermutation(nn.Module):
         latent_vertices: int,
         hidden: int,
         *,
-        features: Callable[[Batch], Tensor] = structure,
+        features: Callable[[GraphBatch], Tensor] = structure,
         capacity: int | None = None,
         dustbin: bool = False,
         compare: Compare = relu_inner_product,
@@ -120,7 +124,7 @@ class SoftPermutation(nn.Module):
         bound = scale / hidden**0.5  # with scale 1, as torch initialises a linear layer
         nn.init.uniform_(self.latent, -bound, bound)
 
-    def forward(self, batch: Batch) -> Float[Tensor, "V P"]:
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:
         """The soft permutation of each graph of a batch, vertices laid end to end."""
         x = self.features(batch).to(self.latent.dtype)
         x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): the padding vertex, all zeros
@@ -151,7 +155,7 @@ class MixedPermutation(nn.Module):
         self.attributes = attributes
         self.alpha = nn.Parameter(torch.zeros(()))
 
-    def forward(self, batch: Batch) -> Float[Tensor, "V P"]:
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:
         """The mixed soft permutation of each graph of a batch."""
         share = torch.sigmoid(self.alpha)
         return share * self.adjacency(batch) + (1 - share) * self.attributes(batch)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
+from typer.testing import CliRunner, Result
 
+from softperm.cli import app
 from softperm.collection import Collection
 from softperm.graphs import as_graphs
 from softperm.vocabulary import Vocabulary
@@ -112,3 +117,19 @@ def same_weights(one: nn.Module, other: nn.Module) -> None:
     assert one.state_dict().keys() == theirs.keys()
     for name, tensor in one.state_dict().items():
         torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=0, equal_nan=True)
+
+
+def write_json_lines(path: Path, graphs: list[nx.Graph], **targets: Sequence) -> Path:
+    """A file of node-link graphs, one a line, with targets by name."""
+    lines = []
+    for i, graph in enumerate(graphs):
+        content = nx.node_link_data(graph, edges="links")
+        content["graph"] = {name: values[i] for name, values in targets.items()}
+        lines.append(json.dumps(content, default=lambda value: value.tolist()))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run_command(*arguments: object) -> Result:
+    """What ``softperm`` answers, in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])

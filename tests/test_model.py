@@ -75,7 +75,7 @@ def test_padding_row_equals_padding_vertices(encoder, dustbin):
 
 @every_variant
 def test_rows_sum_to_one_and_columns_to_their_share(variant):
-    model = network(variant, iterations=5000, tolerance=0.0)
+    model = network(variant, iterations=3000, tolerance=1e-14)
     collection = double(collect(graphs()))
     for size, d in zip(SIZES, model.permutations(collection.batch(EVERYTHING)), strict=True):
         n = max(size, variant["capacity"] or 0)
@@ -99,7 +99,7 @@ def test_as_many_latent_vertices_as_vertices_gives_doubly_stochastic_matrices():
         "capacity": None,
         "head": "mlp",
     }
-    model = network(variant, iterations=5000, tolerance=0.0)
+    model = network(variant, iterations=3000, tolerance=1e-14)
     collection = double(collect([random_graph(6, seed) for seed in range(4)]))
     for d in model.permutations(collection.batch(torch.arange(4))):
         ones = torch.ones(6, dtype=d.dtype)
@@ -107,12 +107,9 @@ def test_as_many_latent_vertices_as_vertices_gives_doubly_stochastic_matrices():
         close(d.sum(1), ones, 1e-9)
 
 
-@pytest.mark.parametrize("scaling", ["raw", "log", "standard"])
 @every_variant
-def test_gradients_equal_finite_differences(variant, scaling):
-    if scaling != "log" and (variant["head"] == "conv" or variant["capacity"]):
-        pytest.skip("scaling does not meet these choices")
-    model = network(variant, scaling=scaling, iterations=20, tolerance=0.0).train()
+def test_gradients_equal_finite_differences(variant):
+    model = network(variant, scaling="standard", iterations=20, tolerance=0.0).train()
     batch = double(collect([random_graph(n, n) for n in (2, 5, 7)])).batch(torch.arange(3))
     names = [
         n for n, _ in model.named_parameters() if "latent" in n or "dustbin" in n or "alpha" in n
@@ -217,7 +214,7 @@ def test_a_saved_network_predicts_the_same(variant, tmp_path):
     ("field", "value", "message"),
     [
         ("latent_vertices", 0, "latent_vertices must be a whole number of at least 1; got 0"),
-        ("hidden", 1.5, "hidden must be a whole number"),
+        ("hidden", -2, "hidden must be a whole number of at least 1; got -2"),
         ("encoder", "mpnn", "encoder must be one of linear, gcn, gin; got 'mpnn'"),
         ("capacity", -3, "capacity must be at least 1 or None; got -3"),
     ],

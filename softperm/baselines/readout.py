@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch_geometric.data import Batch
 
-from softperm.collection import prepare
+from softperm.collection import GraphBatch, prepare
 from softperm.permutation import structure
 from softperm.ragged import pool
 
@@ -29,13 +28,13 @@ class ReadoutGNN(nn.Module):
         self.encoder = encoder
         self.head = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
-    def forward(self, batch: Batch) -> Float[Tensor, "B C"]:
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         return self.head(self.transform(batch))
 
-    def transform(self, batch: Batch) -> Float[Tensor, "B H"]:
+    def transform(self, batch: GraphBatch) -> Float[Tensor, "B H"]:
         """The readout of each graph: the sum of its vertices' hidden vectors."""
         batch = prepare(batch)
-        x = structure(batch).to(self.head[0].weight.dtype)
+        x = structure(batch).to(next(self.parameters()).dtype)
         hidden = self.encoder(x, batch.edge_index, batch.ptr)  # (V, H)
         return pool(torch.ones_like(hidden[:, :1]), hidden, batch.ptr)[:, 0]  # (B, H)

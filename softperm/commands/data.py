@@ -163,15 +163,18 @@ def _print_comparison(dataset: Dataset, compared: Sequence[Comparison]) -> None:
     table = Table("", "here", "paper", "why they differ", title=title)
     for row in compared:
         table.add_row(
-            row.field.replace("_", " "), _number(row.found), _number(row.published), row.note
+            row.field.replace("_", " "),
+            _number(row.found, row.digits),
+            _number(row.published, row.digits),
+            row.note,
         )
     Console().print(table)
 
 
-def _number(value: float | int | None) -> str:
+def _number(value: float | int | None, digits: int) -> str:
     if value is None:
         return "–"
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+    return f"{value:,.{digits}f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _table(rows: Sequence[dict[str, Any]], as_json: bool) -> None:

@@ -38,7 +38,7 @@ def prediction_columns(
     several = predicted.shape[1] > 1
     names = [f"prediction_{k}" if several else "prediction" for k in range(predicted.shape[1])]
     columns = dict(zip(names, predicted.T.tolist(), strict=True))
-    if hasattr(estimator, "predict_proba"):
+    if isinstance(estimator, PiGNNClassifier):
         chances = estimator.predict_proba(file.graphs)  # (B, classes), or (B, T)
         labels = range(chances.shape[1]) if several else estimator.classes_
         columns |= {f"probability_{k}": c for k, c in zip(labels, chances.T.tolist(), strict=True)}

@@ -73,6 +73,28 @@ def ogb_recipe(name: str, path: Path, fetched: bool, processes: int | None = Non
     return Recipe(name, source, options={}, modules=(*_MODULES, "rdkit"), build=build)
 
 
+def unknown_files(name: str, path: Path) -> list[str]:
+    """The files that hold another text than the official ones.
+
+    Args:
+        name: the dataset's name.
+        path: folder or zip archive in OGB's layout.
+
+    Returns:
+        Their places; none also where the official files are not known.
+    """
+    places = {"table": _TABLE, **_SPLIT}
+    known = FILES.get(name, {})
+    return [places[f] for f, digest in known.items() if _text_digest(path, places[f]) != digest]
+
+
+def _text_digest(path: Path, place: str) -> str:
+    digest = hashlib.sha256()
+    for line in _lines(path, place):
+        digest.update(line.encode())
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True)
 class _Table:
     columns: Columns

@@ -21,12 +21,14 @@ class Comparison:
         found: the data's number.
         published: the paper's; None where it gives none.
         note: why they differ, if they do.
+        digits: decimals the paper gives, to which ``found`` is rounded.
     """
 
     field: str
     found: float | int | None
     published: float | int | None
     note: str
+    digits: int
 
     @property
     def agrees(self) -> bool:
@@ -89,7 +91,7 @@ def compare(dataset: Dataset) -> tuple[Comparison, ...]:
         value = round(value, digits) if isinstance(value, float) else value
         unlike = bool(said) and name in said and value != published
         note = EXPLANATIONS.get((dataset.name, name), "not explained") if unlike else ""
-        made.append(Comparison(name, value, published, note))
+        made.append(Comparison(name, value, published, note, digits))
     return tuple(made)
 
 

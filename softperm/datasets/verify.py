@@ -9,7 +9,7 @@ from softperm.datasets.catalogue import Entry
 from softperm.datasets.dataset import Dataset, dataset_of
 from softperm.datasets.load import recipe_of
 from softperm.datasets.pack import Pack, damaged_arrays
-from softperm.datasets.pins import CONTENT, REBUILT, SPLITS
+from softperm.datasets.pins import CONTENT, FILES, REBUILT, SPLITS
 from softperm.datasets.prepare import content_of, prepare
 from softperm.datasets.progress import Progress, silent
 from softperm.datasets.store import Store, is_as_fetched
@@ -62,7 +62,7 @@ def verify(entry: Entry, store: Store, progress: Progress = silent) -> tuple[Che
         pack = prepare(recipe_of(entry, store, progress=progress), store, progress)
     except ValueError as error:
         return (*checks, Check(entry.name, "data", False, str(error)))
-    checks += [_check_content(entry, pack), _check_prepared(entry, pack)]
+    checks += [_check_content(entry, pack, path), _check_prepared(entry, pack)]
     dataset = dataset_of(pack, store, None, attributes=True)
     if store.locate(f"splits/{entry.name}.json") is not None:
         checks.append(_check_splits(entry, dataset))
@@ -83,7 +83,13 @@ def _check_raw(entry: Entry, store: Store, path: Path) -> Check:
     return Check(entry.name, "raw files", True, str(path))
 
 
-def _check_content(entry: Entry, pack: Pack) -> Check:
+def _check_content(entry: Entry, pack: Pack, path: Path) -> Check:
+    if entry.name in FILES:
+        from softperm.datasets.ogb import unknown_files  # needs RDKit, which others do not
+
+        other = unknown_files(entry.name, path)
+        note = f"not the official {', '.join(other)}" if other else "the official files"
+        return Check(entry.name, "data", not other, note)
     found, known = content_of(pack), (CONTENT | REBUILT).get(entry.name)
     if known is None:
         return Check(entry.name, "data", True, f"content {found[:16]}, nothing to compare with")

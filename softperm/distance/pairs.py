@@ -52,8 +52,8 @@ class Pair(NamedTuple):
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def common_size(label_a, label_b):
-    """Vertices after padding: per label the larger count, so max(n_a, n_b) with a single label."""
+def _common_size(label_a, label_b):
+    """Vertices after padding, for each label the larger count; and the number of labels."""
     kinds = 1
     for label in label_a:
         kinds = max(kinds, label + 1)
@@ -67,16 +67,17 @@ def common_size(label_a, label_b):
     size = 0
     for kind in range(kinds):
         size += max(count[0, kind], count[1, kind])
-    return size
+    return size, kinds
 
 
 @njit(cache=True, nogil=True)
 @no_type_check
 def make_pair(a, label_a, b, label_b):
     """Pad two graphs to their common size and find what the search may exploit."""
-    n = common_size(label_a, label_b)
-    padded_a, full_a = _pad(a, label_a, n)
-    padded_b, full_b = _pad(b, label_b, n)
+    n, kinds = _common_size(label_a, label_b)
+    padding = PADDING if kinds > 1 else 0  # without labels an isolated vertex is one like any other
+    padded_a, full_a = _pad(a, label_a, n, padding)
+    padded_b, full_b = _pad(b, label_b, n, padding)
     binary, whole, gap = _precision(padded_a, padded_b)
     twin_a = _twins(padded_a, full_a)
     twin_b = _twins(padded_b, full_b)
@@ -93,13 +94,13 @@ def make_pair(a, label_a, b, label_b):
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def _pad(matrix, label, n):
-    """The matrix with zero rows and columns up to n, and the labels with ``PADDING``."""
+def _pad(matrix, label, n, padding):
+    """The matrix with zero rows and columns up to n, and the labels with that of padding."""
     size = matrix.shape[0]
     padded = np.zeros((n, n))
     labels = np.empty(n, np.int64)
     for i in range(n):
-        labels[i] = label[i] if i < size else PADDING
+        labels[i] = label[i] if i < size else padding
         for j in range(size if i < size else 0):
             padded[i, j] = matrix[i, j]
     return padded, labels

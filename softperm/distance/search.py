@@ -103,11 +103,17 @@ def _expand(pair, tree, t):
     bound = relax(pair, tree, t, tree.value[0] - pair.gap)
     if bound > tree.value[0] - pair.gap or bound == np.inf:
         return 1
-    _try_assignment(pair, tree, t, m)
+    rows, columns, linear = tree.rows[t], tree.columns[t], tree.linear[t]
+    value = _complete(pair.a, pair.b, rows, columns, m, linear, tree.match, tree.image)
+    if tree.fixed[t] + value < tree.value[0]:
+        tree.value[0] = tree.fixed[t] + value
+        for i in range(tree.best.size):
+            tree.best[i] = tree.image[i]
     limit = tree.value[0] - pair.gap
     if m == 1 or bound > limit:
         return 1
-    _rule_out(tree, t, m, bound, limit)
+    u, v, domain = tree.u[t], tree.v[t], tree.domain[t]
+    _rule_out(tree.cost, u, v, m, bound, limit, columns, domain, tree.bound)
     spent = 1 + _probe(pair, tree, t, m, limit) if t < tree.probed[0] else 1
     line = _narrowest(tree.bound, m)
     tree.branch[t] = line
@@ -115,45 +121,41 @@ def _expand(pair, tree, t):
     if line < m:
         kind = pair.twin_b if t else pair.orbit_b
         choices = tree.bound[line]
-        tree.children[t] = _list(choices, m, kind, tree.columns[t], t == 0, children, bounds)
+        tree.children[t] = _list(choices, m, kind, columns, t == 0, children, bounds)
     else:
         kind = pair.twin_a if t else pair.orbit_a
         choices = tree.bound[:, line - m].copy()
-        tree.children[t] = _list(choices, m, kind, tree.rows[t], t == 0, children, bounds)
+        tree.children[t] = _list(choices, m, kind, rows, t == 0, children, bounds)
     return spent
 
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def _try_assignment(pair, tree, t, m):
-    """Keep the fixed images completed by the node's assignment, if that is the best so far."""
-    rows, columns = tree.rows[t], tree.columns[t]
-    cost = tree.fixed[t]
+def _complete(a, b, rows, columns, m, linear, match, image):
+    """Give the free rows the images of the node's assignment; returns the cost that adds."""
+    cost = 0.0
     for x in range(m):
         i = rows[x]
-        j = columns[tree.match[x]]
-        tree.image[i] = j
-        cost += tree.linear[t, x, tree.match[x]]
+        j = columns[match[x]]
+        image[i] = j
+        cost += linear[x, match[x]]
         for y in range(x):
-            difference = pair.a[i, rows[y]] - pair.b[j, tree.image[rows[y]]]
+            difference = a[i, rows[y]] - b[j, image[rows[y]]]
             cost += difference * difference
-    if cost < tree.value[0]:
-        tree.value[0] = cost
-        for i in range(tree.best.size):
-            tree.best[i] = tree.image[i]
+    return cost
 
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def _rule_out(tree, t, m, bound, limit):
+def _rule_out(cost, u, v, m, bound, limit, columns, domain, out):
     """Bound each match by its reduced cost, and rule out those past the limit."""
     for x in range(m):
         for y in range(m):
-            value = bound + (tree.cost[x, y] - tree.u[t, x] - tree.v[t, y])
+            value = bound + (cost[x, y] - u[x] - v[y])
             if value > limit:
                 value = np.inf
-                remove(tree.domain[t], x, tree.columns[t, y])
-            tree.bound[x, y] = value
+                remove(domain, x, columns[y])
+            out[x, y] = value
 
 
 @njit(cache=True, nogil=True)

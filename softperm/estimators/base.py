@@ -13,9 +13,9 @@ import torch
 from sklearn.base import TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
-from softperm.collection import Collection
+from softperm.collection import Collection, GraphBatch
 from softperm.estimators.preparation import (
     feature_statistics,
     find_device,
@@ -66,7 +66,7 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
         self.vocabulary_ = Vocabulary.learn(graphs)
         if validation is None:
             groups = targets.numpy() if targets.ndim == 1 else np.zeros(len(targets))
-            training, held = hold_out(groups, self.validation_fraction, self.seed)
+            training, held = hold_out(groups, float(self.validation_fraction), plain(self.seed))
         else:
             more, more_targets = self._read_validation(*validation)
             targets = torch.cat([targets, more_targets])
@@ -227,7 +227,7 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
         self._check_fitted()
         return self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
 
-    def _batches(self, collection: Collection) -> Iterator[Batch]:
+    def _batches(self, collection: Collection) -> Iterator[GraphBatch]:
         device = next(self.model_.parameters()).device
         for part in torch.arange(len(collection)).split(int(self.batch_size)):
             yield collection.batch(part).to(device)

@@ -18,8 +18,8 @@ from softperm.training.tasks import Classification, MultiLabel, Task
 class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
     """Classifies graphs by aligning them to learnt latent vertices.
 
-    ``y`` is one class per graph: strings, numbers or booleans; or a matrix (B, T) of yes-or-no
-    answers (1, 0, and NaN where unknown).
+    ``y`` is one class per graph (strings, whole numbers or booleans), or a matrix (B, T) of
+    yes-or-no answers (1, 0, and NaN where unknown).
     """
 
     classes_: np.ndarray

@@ -30,7 +30,7 @@ def class_array(y: Any, count: int) -> np.ndarray:
 
 
 def check_classes(values: np.ndarray) -> None:
-    """Raises ValueError unless these are strings, numbers or booleans, one for each graph."""
+    """Raises ValueError unless these are strings, whole numbers or booleans."""
     listed = values.tolist()
     kinds = {type(value) for value in listed}
     for where, value in enumerate(listed):
@@ -39,7 +39,12 @@ def check_classes(values: np.ndarray) -> None:
         if not isinstance(value, str | int | float):
             raise ValueError(
                 f"graph {where} has a class of type {type(value).__name__}; expected a string, a "
-                "number or a boolean"
+                "whole number or a boolean"
+            )
+        if isinstance(value, float) and not value.is_integer():
+            raise ValueError(
+                f"graph {where} has the class {value}, which is no whole number: measurements are "
+                "for PiGNNRegressor"
             )
     if str in kinds and len(kinds) > 1:
         raise ValueError("y mixes strings with numbers: use classes of one type")

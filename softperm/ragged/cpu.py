@@ -1,4 +1,4 @@
-"""The ragged products on the CPU: numba, parallel over graphs or rows, no temporaries."""
+"""The ragged products on the CPU: numba, graphs or rows shared out among threads."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softperm.threads import over_ranges
+
 FAST = {"contract", "reassoc", "nsz"}
 
 # The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
 
 
-@numba.njit(parallel=True, cache=True, fastmath=FAST)
+@numba.njit(nogil=True, cache=True, fastmath=FAST)
 @no_type_check
-def _pool(left, right, begin, end, out):
-    for g in numba.prange(len(begin)):
+def _pool(left, right, begin, end, out, first, last):
+    for g in range(first, last):
         for v in range(begin[g], end[g]):
             for p in range(left.shape[1]):
                 scale = left[v, p]
@@ -25,10 +27,10 @@ def _pool(left, right, begin, end, out):
                     out[g, p, f] += scale * right[v, f]
 
 
-@numba.njit(parallel=True, cache=True, fastmath=FAST)
+@numba.njit(nogil=True, cache=True, fastmath=FAST)
 @no_type_check
-def _spread(small, right, begin, end, out):
-    for g in numba.prange(len(begin)):
+def _spread(small, right, begin, end, out, first, last):
+    for g in range(first, last):
         for v in range(begin[g], end[g]):
             for f in range(right.shape[1]):
                 scale = right[v, f]
@@ -36,10 +38,10 @@ def _spread(small, right, begin, end, out):
                     out[v, p] += scale * small[g, f, p]
 
 
-@numba.njit(parallel=True, cache=True, fastmath=FAST)
+@numba.njit(nogil=True, cache=True, fastmath=FAST)
 @no_type_check
-def _propagate(x, row_ptr, col, weight, out):
-    for v in numba.prange(len(row_ptr) - 1):
+def _propagate(x, row_ptr, col, weight, out, first, last):
+    for v in range(first, last):
         for e in range(row_ptr[v], row_ptr[v + 1]):
             scale = weight[e]
             for f in range(x.shape[1]):
@@ -59,14 +61,17 @@ def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
     """See :func:`softperm.ragged.pool`; ``ptr`` is (M, B + 1)."""
     m, b1 = ptr.shape
     out = left.new_zeros(m * (b1 - 1), left.shape[1], right.shape[1])
-    _pool(_array(left), _array(right), *_spans(ptr), out.numpy())
+    work = left.numel() * right.shape[1]
+    over_ranges(_pool, len(out), work, _array(left), _array(right), *_spans(ptr), out.numpy())
     return out.unflatten(0, (m, b1 - 1))
 
 
 def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
     """See :func:`softperm.ragged.spread`; ``small`` is (M, B, P, F), ``ptr`` is (M, B + 1)."""
     out = right.new_zeros(len(right), small.shape[2])
-    _spread(_array(small.flatten(0, 1).mT), _array(right), *_spans(ptr), out.numpy())
+    turned = _array(small.flatten(0, 1).mT)  # (MB, F, P)
+    work = out.numel() * right.shape[1]
+    over_ranges(_spread, len(turned), work, turned, _array(right), *_spans(ptr), out.numpy())
     return out
 
 
@@ -75,5 +80,6 @@ def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor, symmetric: boo
     out = torch.zeros_like(x, memory_format=torch.contiguous_format)
     vertices = torch.arange(len(x) + 1, device=x.device)
     row_ptr = torch.searchsorted(edge_index[0].contiguous(), vertices)
-    _propagate(_array(x), _array(row_ptr), _array(edge_index[1]), _array(edge_weight), out.numpy())
+    arrays = [_array(t) for t in (x, row_ptr, edge_index[1], edge_weight, out)]
+    over_ranges(_propagate, len(x), edge_index.shape[1] * x.shape[1], *arrays)
     return out

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +27,7 @@ class FitConfig:
         batch_size: graphs in a mini-batch.
         learning_rate: of Adam.
         weight_decay: of Adam.
-        criterion: which validation figure decides the best epoch.
+        criterion: which validation figure decides the best epoch: ``loss`` or ``score``.
         patience: stop after so many epochs without a better one; None for never.
         seed: of the order of mini-batches.
     """
@@ -37,7 +36,7 @@ class FitConfig:
     batch_size: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
-    criterion: Literal["loss", "score"] = "loss"
+    criterion: str = "loss"
     patience: int | None = None
     seed: int = 0
 

@@ -176,7 +176,7 @@ class _Stack:
         """One pass of every model over its training graphs, then a look at the held-out ones."""
         started = time.perf_counter()
         self.epoch += 1
-        total, count = 0.0, 0.0
+        total, count = torch.zeros_like(self.best_value), torch.zeros_like(self.best_value)
         for index in self._order(self.epoch).to(self.device):
             losses, graphs = self.train_step(index)
             total, count = total + losses.double() * graphs, count + graphs
@@ -215,9 +215,13 @@ class _Stack:
         for m, model in enumerate(self.models):
             model.load_state_dict({name: tensor[m] for name, tensor in self.best.items()})
             model.eval()
-            columns = zip(*(values[m].tolist() for values in curves.values()), strict=True)
             seconds = self.seconds / max(self.epoch, 1) / len(self.models)
-            curve = tuple(Epoch(i + 1, *figures, seconds) for i, figures in enumerate(columns))
+            names = ("train_loss", "validation_loss", "validation_score")
+            columns = zip(*(curves[name][m].tolist() for name in names), strict=True)
+            curve = tuple(
+                Epoch(number, train, loss, score, seconds)
+                for number, (train, loss, score) in enumerate(columns, start=1)
+            )
             made.append(FitResult(curve, int(self.best_epoch[m]), stopped))
         return made
 

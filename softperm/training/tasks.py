@@ -81,7 +81,8 @@ def stacked_scores(
         hits = (outputs.argmax(-1) == y) & there
         return hits.sum(1).double() / there.sum(1)
     if isinstance(first, Regression):
-        std = outputs.new_tensor([task.std for task in tasks], dtype=torch.float64)  # (M, T)
+        spreads = [task.std for task in tasks if isinstance(task, Regression)]
+        std = outputs.new_tensor(spreads, dtype=torch.float64)  # (M, T)
         error = (outputs - y).abs().double() * std[:, None]  # (M, b, T)
         return torch.where(there[..., None], error, torch.nan).flatten(1).nanmean(1)
     parts = zip(tasks, outputs, y, there, strict=True)

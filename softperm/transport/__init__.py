@@ -7,7 +7,7 @@ function, :func:`sinkhorn`, with a reference in plain torch and fused kernels fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -35,14 +35,6 @@ class SinkhornInfo:
     error: Float[Tensor, " B"]
 
 
-@overload
-def sinkhorn(scores: Tensor, ptr: Tensor, *, return_info: Literal[False] = ..., **kw) -> Tensor: ...
-@overload
-def sinkhorn(
-    scores: Tensor, ptr: Tensor, *, return_info: Literal[True], **kw
-) -> tuple[Tensor, SinkhornInfo]: ...
-
-
 def sinkhorn(
     scores: Float[Tensor, "V P"],
     ptr: Int[Tensor, " B1"],
@@ -57,7 +49,7 @@ def sinkhorn(
     gradient: Literal["auto", "truncated", "implicit"] = "auto",
     backend: Literal["fused", "reference"] | None = None,
     return_info: bool = False,
-):
+) -> Any:
     r"""Soft assignment of the vertices of each graph to P latent vertices.
 
     For each graph with scores :math:`S` it returns the plan :math:`D` that solves
@@ -83,8 +75,8 @@ def sinkhorn(
             and latent vertices may stay unmatched. Neither is part of the plan.
         iterations: at most how many.
         tolerance: a graph stops early when what is left of its change, extrapolated as a geometric
-            series of its column errors, is below this. 0 runs all iterations; by default 1e-6,
-            and 1e-13 in float64.
+            series of its column errors, is not above this. 0 runs all iterations unless nothing
+            changes any more; by default 1e-6, and 1e-13 in float64.
         gradient: ``truncated`` is the exact gradient of the iterations that were run, recomputed
             backwards. ``implicit`` is that of the fixed point, cheaper, and meaningless where the
             iteration has not converged. ``auto`` takes for each graph ``implicit`` if the graph
@@ -126,6 +118,7 @@ def sinkhorn(
         plan, used, error = _fused(problem, iterations, tolerance, gradient)
     else:
         raise ValueError(f"backend must be 'fused' or 'reference'; got {backend!r}")
+    plan = plan.to(scores.dtype)
     return (plan, SinkhornInfo(used[0], error[0])) if return_info else plan
 
 
@@ -143,7 +136,8 @@ def softmax(
     The alternative that the paper considers to Sinkhorn: each vertex chooses for itself, so
     padding has no influence, and a dustbin is one more choice. Same arguments as :func:`sinkhorn`.
     """
-    pose(scores, ptr, row_mass=row_mass, padding=padding, padding_mass=padding_mass, dustbin=dustbin)
+    masses = {"row_mass": row_mass, "padding_mass": padding_mass}
+    pose(scores, ptr, padding=padding, dustbin=dustbin, **masses)  # checks
     if dustbin is not None:
         scores = torch.cat([scores, dustbin.expand(len(scores), 1)], dim=1)  # (V, P + 1)
     plan = scores.softmax(dim=1)

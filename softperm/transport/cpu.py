@@ -9,10 +9,11 @@ from functools import cache
 import numba
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softperm.transport import cpu_backward, cpu_forward
+from softperm.transport.problem import Problem
 
 NOISE = {torch.float32: 2e-7, torch.float64: 0.0}
 """Error at which a problem stops whatever its rate: float32 rounds column sums by about this."""
@@ -22,6 +23,12 @@ EPSILON = {torch.float32: 3e-8, torch.float64: 1e-16}
 
 CANCELLED = 1e-2
 """If a float32 gradient is a smaller share of its terms than this, it is formed in float64."""
+
+WORTHWHILE = 4096
+"""Entries of score matrices for which it pays to wake one more thread."""
+
+Gradients = tuple[Float[Tensor, "V P"], Float[Tensor, "M B R C"], Float[Tensor, "M B"]]
+"""Of scores, and for each problem of its extra rows and of its dustbin's score."""
 
 
 def forward(
@@ -37,15 +44,15 @@ def forward(
 ) -> tuple[
     Float[Tensor, "V P"], Float[Tensor, "M B T C"], Int[Tensor, "M B"], Float[Tensor, "M B"]
 ]:
-    """Solves the problems described by :class:`softperm.transport.problem.Problem`.
+    """Solves problems as :class:`softperm.transport.problem.Problem` describes them.
 
     Returns:
         The plan, the column potentials of each iteration, the iterations used, the error left.
     """
-    limit = torch.full(column_mass.shape[:2], iterations, dtype=torch.int64)
-    noise = NOISE[scores.dtype] if tolerance > 0 else 0.0
-    tensors = (scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
-    return _solve(_order(ptr), tensors, limit, iterations, tolerance, noise)
+    problem = Problem(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
+    limit = torch.full(column_mass.shape[:2], iterations, dtype=torch.int32)
+    noise = NOISE[scores.dtype] if tolerance > 0 else min(tolerance, 0.0)
+    return _solve(_order(ptr), problem, limit, iterations, tolerance, noise)
 
 
 def backward(
@@ -63,70 +70,87 @@ def backward(
     error: Float[Tensor, "M B"],
     tolerance: float,
     gradient: int,
-) -> tuple[Float[Tensor, "V P"], Float[Tensor, "M B R C"], Float[Tensor, "M B"]]:
-    """Gradients of scores, and for each problem of its extra rows and its dustbin's score.
+) -> Gradients:
+    """Gradients of scores, and for each problem of its extra rows and of its dustbin's score.
 
-    In float32 the terms of a gradient may cancel, most of all where plans are almost hard. Those
+    ``gradient`` is 1 for that of the iterations that were run, 2 for that of the fixed point (if
+    its series converges, else 1), and 0 for the second where a problem stopped early at a
+    tolerance below 1e-3 and the first elsewhere.
+
+    In float32 the terms of a gradient may cancel, most of all where plans are almost hard. Such
     problems, told by the norms, are done again in float64 from the start.
-
-    Args:
-        grad_plan: gradient of the plan.
-        gradient: 1 of the iterations that were run; 2 of the fixed point, if its series converges;
-            0 the second for problems that stopped early at a tolerance below 1e-3.
     """
+    problem = Problem(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
     early = (used < history.shape[2]) & (tolerance < 1e-3)  # (M, B)
     implicit = early if gradient == 0 else torch.full_like(early, gradient == 2)
-    tensors = (grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
     order = _order(ptr)
-    *gradients, kept = _differentiate(order, tensors, history, used, implicit)
+    gradients, kept = _differentiate(order, grad_plan, problem, history, used, implicit)
     again = order[(kept.flatten() < CANCELLED).numpy()[order]]
     if scores.dtype == torch.float32 and len(again):
-        _differentiate_in_float64(again, tensors, used, implicit, gradients)
-    return tuple(gradients)
+        wide = Problem(
+            *(t.double() if t.is_floating_point() else t for t in vars(problem).values())
+        )
+        longest = int(used.flatten()[again].max())
+        _, history, _, _ = _solve(again, wide, used, longest, -1.0, -1.0)
+        better, _ = _differentiate(again, grad_plan.double(), wide, history, used, implicit)
+        _replace(again, ptr, gradients, better)
+    return gradients
 
 
-def _differentiate_in_float64(order, tensors, used, implicit, gradients) -> None:
-    """Puts the gradients of some problems, formed in float64, in the place of others."""
-    wide = tuple(t.double() if t.is_floating_point() else t for t in tensors)
-    longest = int(used.flatten()[order].max())
-    _, history, _, _ = _solve(order, wide[1:], used.long(), longest, -1.0, -1.0)
-    new = _differentiate(order, wide, history, used, implicit)
-    ptr = tensors[2]
-    begin, end = ptr[:, :-1].flatten().tolist(), ptr[:, 1:].flatten().tolist()
-    for i in order.tolist():
-        gradients[0][begin[i] : end[i]] = new[0][begin[i] : end[i]]
-        for old, fresh in zip(gradients[1:], new[1:3], strict=True):
-            old.flatten(0, 1)[i] = fresh.flatten(0, 1)[i]
+def _replace(order: np.ndarray, ptr: Int[Tensor, "M B1"], old: Gradients, new: Gradients) -> None:
+    """Puts the new gradients of the problems in ``order`` in the place of the old ones."""
+    problems = torch.from_numpy(order)
+    begin, end = ptr[:, :-1].flatten()[problems], ptr[:, 1:].flatten()[problems]
+    step = torch.zeros(len(old[0]) + 1, dtype=torch.int64)
+    step.index_add_(0, begin, torch.ones_like(begin)).index_add_(0, end, -torch.ones_like(end))
+    inside = step.cumsum(0)[:-1] > 0  # (V,)
+    old[0][inside] = new[0][inside].to(old[0].dtype)
+    for mine, fresh in zip(old[1:], new[1:], strict=True):
+        mine.flatten(0, 1)[problems] = fresh.flatten(0, 1)[problems].to(mine.dtype)
 
 
-def _solve(order, tensors, limit, iterations, tolerance, noise):
+def _solve(
+    order: np.ndarray,
+    problem: Problem,
+    limit: Int[Tensor, "M B"],
+    iterations: int,
+    tolerance: float,
+    noise: float,
+):
     """Runs the forward kernel on the problems in ``order``."""
-    scores, column_mass = tensors[0], tensors[3]
-    m, b, c = column_mass.shape
-    plan = torch.zeros(scores.shape, dtype=scores.dtype)
+    m, b, c = problem.column_mass.shape
+    kind = problem.scores.dtype
+    plan = torch.zeros(problem.scores.shape, dtype=kind)
     history = torch.empty(m, b, iterations, c, dtype=torch.float64)
     used = torch.zeros(m, b, dtype=torch.int32)
-    error = torch.zeros(m, b, dtype=scores.dtype)
-    _share_out(
-        cpu_forward.forward, order, *map(_array, (*tensors, limit)), tolerance, noise,
-        *map(_array, (plan, history, used, error)),
-    )  # fmt: skip
+    error = torch.zeros(m, b, dtype=kind)
+    inputs = map(_array, (*vars(problem).values(), limit))
+    outputs = map(_array, (plan, history, used, error))
+    entries = problem.scores.numel()
+    _share_out(cpu_forward.forward, entries, order, *inputs, tolerance, noise, *outputs)
     return plan, history, used, error
 
 
-def _differentiate(order, tensors, history, used, implicit):
-    """Runs the backward kernel on the problems in ``order``."""
-    scores, column_mass, extra = tensors[1], tensors[4], tensors[5]
-    m, b, c = column_mass.shape
-    d_scores = torch.zeros(scores.shape, dtype=scores.dtype)
-    d_extra = torch.zeros(m, b, extra.shape[1], c, dtype=scores.dtype)
-    d_bin = torch.zeros(m, b, dtype=scores.dtype)
+def _differentiate(
+    order: np.ndarray,
+    grad_plan: Float[Tensor, "V P"],
+    problem: Problem,
+    history: Float[Tensor, "M B T C"],
+    used: Int[Tensor, "M B"],
+    implicit: Bool[Tensor, "M B"],
+) -> tuple[Gradients, Float[Tensor, "M B"]]:
+    """Runs the backward kernel on the problems in ``order``; also says what has not cancelled."""
+    m, b, c = problem.column_mass.shape
+    kind = problem.scores.dtype
+    d_scores = torch.zeros(problem.scores.shape, dtype=kind)
+    d_extra = torch.zeros(m, b, problem.extra.shape[1], c, dtype=kind)
+    d_bin = torch.zeros(m, b, dtype=kind)
     kept = torch.ones(m, b, dtype=torch.float64)
-    _share_out(
-        cpu_backward.backward, order, *map(_array, (*tensors, history, used, implicit)),
-        EPSILON[scores.dtype], *map(_array, (d_scores, d_extra, d_bin, kept)),
-    )  # fmt: skip
-    return d_scores, d_extra, d_bin, kept
+    inputs = map(_array, (grad_plan, *vars(problem).values(), history, used, implicit))
+    outputs = map(_array, (d_scores, d_extra, d_bin, kept))
+    entries = problem.scores.numel()
+    _share_out(cpu_backward.backward, entries, order, *inputs, EPSILON[kind], *outputs)
+    return (d_scores, d_extra, d_bin), kept
 
 
 def _order(ptr: Int[Tensor, "M B1"]) -> np.ndarray:
@@ -135,24 +159,25 @@ def _order(ptr: Int[Tensor, "M B1"]) -> np.ndarray:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
+    """The tensor's numbers in the order of its axes, in its own memory where they lie so."""
     return tensor.detach().contiguous().numpy()
 
 
-def _share_out(kernel, order: np.ndarray, *arguments) -> None:
-    """Runs ``kernel`` in as many threads as numba and torch both allow.
+def _share_out(kernel, entries: int, order: np.ndarray, *arguments) -> None:
+    """Runs ``kernel`` in as many threads as numba and torch both allow, if there is work for them.
 
     Each thread takes the next problem when it is through with one. The caller's is one of them,
     and it does not wait for those that have not begun when nothing is left to do: at worst, on a
-    busy machine, it does all the work. (Numba's own parallel loops may wait for a core on which a
-    thread of torch's spins, may not be used after a fork, nor with some back ends by two callers.)
+    busy machine, it does all the work. (Numba's own parallel loops wait for every thread, even
+    while one of torch's spins on its core; may not be used after a fork; and some of their back
+    ends not by two callers at a time.)
     """
     if len(order) == 0:
         return
     ticket = np.zeros(1, dtype=np.int64)
-    threads = min(numba.get_num_threads(), torch.get_num_threads(), len(order))
-    helpers = [
-        _pool(os.getpid()).submit(kernel, ticket, order, *arguments) for _ in range(threads - 1)
-    ]
+    allowed = min(numba.get_num_threads(), torch.get_num_threads())
+    others = min(allowed - 1, len(order) - 1, entries // WORTHWHILE)
+    helpers = [_pool(os.getpid()).submit(kernel, ticket, order, *arguments) for _ in range(others)]
     kernel(ticket, order, *arguments)
     for helper in helpers:
         if not helper.cancel():
@@ -162,4 +187,4 @@ def _share_out(kernel, order: np.ndarray, *arguments) -> None:
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
     """The threads of this process: those of its parent do not survive a fork."""
-    return ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS, thread_name_prefix="softperm")
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="softperm")

@@ -21,24 +21,35 @@ from typing import no_type_check
 
 import numpy as np
 
+from softperm.transport.backward_passes import (
+    gather_gradient,
+    norm_of,
+    settle,
+    start,
+    step_exactly,
+    step_near,
+    write,
+)
 from softperm.transport.cpu_forward import SAFE
 from softperm.transport.lanes import (
     WIDTH,
     compiled,
     entry,
     exp,
-    fill,
-    fma,
+    inlined,
     load,
     log,
     maximum,
+    narrow,
     next_ticket,
+    peak,
     splat,
     store,
     total,
+    where_less,
     widen,
 )
-from softperm.transport.passes import FLUSH, flush, gather, masses, rebase, scale
+from softperm.transport.passes import gather, masses, rebase, scale
 
 LONGEST = 1000
 """At most how many terms of the Neumann series, and ten for each iteration of the forward pass."""
@@ -52,12 +63,10 @@ def backward(
 ):  # fmt: skip
     """Differentiates the problems in ``order``, shared as in ``cpu_forward.forward``.
 
-    Args:
-        implicit: which problems to differentiate at their fixed point (M, B).
-        epsilon: rounding of the type; changes of this relative size are none.
-        d_scores, d_extra, d_bin: written; see ``cpu.backward``.
-        kept: written: the gradient's norm as a share of W's (M, B). Where it is small, most
-            digits have cancelled.
+    ``implicit`` (M, B) says which problems to differentiate at their fixed point, ``epsilon`` which
+    relative change rounding hides. Writes the gradients that ``cpu.backward`` returns, and into
+    ``kept`` (M, B) the norm of the scores' gradient as a share of that of W: where it is small,
+    most digits have cancelled.
     """
     problems, c = column_mass.shape[1:]
     m, g = order[0] // problems, order[0] % problems
@@ -67,9 +76,10 @@ def backward(
     s, kernel = np.empty(n * c, kind), np.empty(n * c, kind)
     pending, out = np.empty(n * c, kind), np.empty(n * c, kind)
     a, x, alpha, u = np.empty(n, kind), np.empty(n, kind), np.empty(n, kind), np.empty(n)
-    b, log_b, base = np.zeros(wide), np.zeros(wide), np.zeros(wide)
-    sums, gv, beta = np.zeros(wide), np.zeros(wide), np.zeros(wide)
-    y, before, partial = np.ones(wide, kind), np.ones(wide, kind), np.zeros(wide * WIDTH, kind)
+    b, log_b, base, sums = np.zeros(wide), np.zeros(wide), np.zeros(wide), np.zeros(wide)
+    gv, beta, v = np.zeros(wide), np.zeros(wide), np.zeros(wide)
+    ones, y, before = np.ones(wide, kind), np.ones(wide, kind), np.ones(wide, kind)
+    shares, partial = np.zeros(wide, kind), np.zeros(wide * WIDTH, kind)
     while True:
         turn = next_ticket(ticket)
         if turn >= len(order):
@@ -82,123 +92,112 @@ def backward(
         gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s)
         way = implicit[m, g]
         while True:
-            _gather_gradient(begin, end, blocks, c, grad_plan, a, pending)
+            gather_gradient(begin, end, blocks, c, grad_plan, a, pending)
             out[: blocks * c * WIDTH] = 0
             beta[:] = 0.0
             for k in range(c):
                 base[k] = history[m, g, last, k]
             rebase(blocks, c, s, base, a, kernel, u, sums, partial)
-            size, square = _start(blocks, c, kernel, pending, alpha, sums, partial)
-            y[:] = 1
-            _take(b, sums, y, gv)
+            whole, norm = start(blocks, c, kernel, pending, alpha, sums, partial)
+            size = _renew(b, sums, ones, gv)
             if not way:
                 _unroll(
-                    blocks, c, last, epsilon, size, history[m, g], s, a, b, log_b, kernel, x, u,
-                    base, y, before, sums, partial, gv, pending, out, alpha, beta,
+                    blocks, c, last, epsilon, epsilon * whole, size, history[m, g], s, a, b, log_b,
+                    kernel, x, u, base, v, ones, y, before, shares, sums, partial, gv, pending,
+                    out, alpha, beta,
                 )  # fmt: skip
                 break
             terms = min(LONGEST, 10 * (last + 1))
             if _sum_series(
-                blocks, c, terms, epsilon * size, a, b, kernel, x, y, sums, partial, gv, alpha, beta
-            ):
+                blocks, c, terms, epsilon * whole, size, a, b, kernel, x, ones, shares, sums,
+                partial, gv, alpha, beta,
+            ):  # fmt: skip
                 break
             way = False  # it does not converge: the iterations that were run are what there is
-        _settle(blocks, c, kernel, a, pending, alpha, beta, out)
-        kept[m, g] = _write(m, g, begin, end, blocks, c, out, d_scores, d_extra, d_bin) / square
+        settle(blocks, c, kernel, a, pending, alpha, beta, out)
+        kept[m, g] = norm_of(end - begin, d_scores.shape[1], c, out) / norm
+        write(m, g, begin, end, c, out, d_scores, d_extra, d_bin)
 
 
-@compiled
+@inlined
 @no_type_check
-def _gather_gradient(begin, end, blocks, c, grad_plan, a, pending):
-    """Lays aᵢ Gᵢₖ out in blocks; zero for extra rows and the dustbin column."""
-    p = grad_plan.shape[1]
-    for i in range(blocks * WIDTH):
-        at = i // WIDTH * c * WIDTH + i % WIDTH
-        inside = i < end - begin and a[i] > 0
-        for k in range(p if inside else 0):
-            pending[at + k * WIDTH] = grad_plan[begin + i, k] * a[i]
-        for k in range(p if inside else 0, c):
-            pending[at + k * WIDTH] = 0
+def _renew(b, sums, y, gv):
+    """New gv = −y · sums; returns Σ |gv|. Its sum is 0: what rounding makes of it is taken away."""
+    zero = splat(0.0)
+    whole, mass = zero, zero
+    for k in range(0, len(b), WIDTH):
+        part = zero - widen(load(y, k)) * load(sums, k)
+        store(gv, k, part)
+        whole, mass = whole + part, mass + load(b, k)
+    excess = splat(total(whole) / total(mass))
+    size = zero
+    for k in range(0, len(b), WIDTH):
+        part = load(gv, k) - load(b, k) * excess
+        store(gv, k, part)
+        size = size + maximum(part, zero - part)
+    return total(size)
 
 
-@compiled
+@inlined
 @no_type_check
-def _start(blocks, c, kernel, pending, alpha, sums, partial):
-    """gu = row sums of W = K ∘ pending, and the sums of W − gu P. Returns Σ |W| and ‖W‖."""
-    sums[:] = 0.0
-    zero = fill(load(kernel, 0), 0.0)
-    size, square = 0.0, 0.0
-    for block in range(blocks):
-        first = block * c * WIDTH
-        gu = far = norm = zero
-        for k in range(c):
-            at = first + k * WIDTH
-            entry = load(kernel, at) * load(pending, at)
-            gu = gu + entry
-            far = far + maximum(entry, zero - entry)
-            norm = fma(entry, entry, norm)
-        size += total(far)
-        square += total(norm)
-        store(alpha, block * WIDTH, gu)
-        for k in range(c):
-            at = first + k * WIDTH
-            entry = load(kernel, at) * (load(pending, at) - gu)
-            store(partial, k * WIDTH, load(partial, k * WIDTH) + entry)
-        if block % FLUSH == FLUSH - 1:
-            flush(c, sums, partial)
-    flush(c, sums, partial)
-    return size, np.sqrt(square)
+def _share(b, gv, y, sign, shares):
+    """Shares gv y / b of the columns with mass, times ``sign``, for the next pass."""
+    zero, like = splat(0.0), load(shares, 0)
+    for k in range(0, len(b), WIDTH):
+        mass = load(b, k)
+        part = splat(sign) * load(gv, k) * widen(load(y, k)) / mass
+        store(shares, k, narrow(where_less(zero, mass, part, zero), like))
 
 
-@compiled
+@inlined
 @no_type_check
-def _take(b, sums, y, gv):
-    """gv = y · sums; what rounding adds along b, of which gv has nothing, is taken away again."""
-    whole, mass = 0.0, 0.0
-    for k in range(len(b)):
-        gv[k] = sums[k] * y[k]
-        whole += gv[k]
-        mass += b[k]
-    for k in range(len(b)):
-        gv[k] -= b[k] * whole / mass
-
-
-@compiled
-@no_type_check
-def _weigh(gv):
-    """Σ |gv|."""
-    size = 0.0
-    for k in range(len(gv)):
-        size += abs(gv[k])
-    return size
-
-
-@compiled
-@no_type_check
-def _step_still(blocks, c, kernel, a, b, x, y, sums, partial, gv, alpha, beta):
-    """One iteration at the base itself: dS gathers as one vector of rows and one of columns."""
+def _distance(c, b, row, base, v):
+    """Reads potentials into v; returns how far they are from the base."""
     for k in range(c):
-        share = gv[k] / b[k] if b[k] > 0 else 0.0
-        beta[k] += share
-        y[k] = -share
-    scale(blocks, c, False, kernel, y, a, x, sums, partial)
+        v[k] = row[k]
+    zero = splat(0.0)
+    distance = zero
+    for k in range(0, len(b), WIDTH):
+        gap = where_less(zero, load(b, k), load(v, k) - load(base, k), zero)
+        distance = maximum(distance, maximum(gap, zero - gap))
+    return peak(distance)
+
+
+@inlined
+@no_type_check
+def _relative(b, v, base, y):
+    """Weights y = exp(v − base); 0 for columns without mass."""
+    zero, like = splat(0.0), load(y, 0)
+    for k in range(0, len(b), WIDTH):
+        gap = where_less(zero, load(b, k), load(v, k) - load(base, k), splat(-np.inf))
+        store(y, k, exp(gap, like))
+
+
+@compiled
+@no_type_check
+def _step_still(blocks, c, kernel, a, b, x, ones, shares, sums, partial, gv, alpha, beta):
+    """One iteration at the base itself: dS gathers as one vector of rows and one of columns."""
+    _share(b, gv, ones, -1.0, shares)
+    for k in range(0, len(b), WIDTH):
+        store(beta, k, load(beta, k) - widen(load(shares, k)))
+    scale(blocks, c, False, kernel, shares, a, x, sums, partial)
     for i in range(0, blocks * WIDTH, WIDTH):
         store(alpha, i, load(alpha, i) + load(x, i))
-    y[:] = -1
-    _take(b, sums, y, gv)
+    return _renew(b, sums, ones, gv)
 
 
 @compiled
 @no_type_check
-def _sum_series(blocks, c, terms, negligible, a, b, kernel, x, y, sums, partial, gv, alpha, beta):
+def _sum_series(
+    blocks, c, terms, negligible, size, a, b, kernel, x, ones, shares, sums, partial, gv,
+    alpha, beta,
+):  # fmt: skip
     """The implicit gradient; returns whether its series converged."""
-    size = _weigh(gv)
     for _ in range(terms):
         if size == 0:
             return True
         before = size
-        _step_still(blocks, c, kernel, a, b, x, y, sums, partial, gv, alpha, beta)
-        size = _weigh(gv)
+        size = _step_still(blocks, c, kernel, a, b, x, ones, shares, sums, partial, gv, alpha, beta)
         if size < before and 2 * size / (1 - size / before) <= negligible:
             return True
     return False
@@ -207,157 +206,44 @@ def _sum_series(blocks, c, terms, negligible, a, b, kernel, x, y, sums, partial,
 @compiled
 @no_type_check
 def _unroll(
-    blocks, c, t, epsilon, size, history, s, a, b, log_b, kernel, x, u,
-    base, y, before, sums, partial, gv, pending, out, alpha, beta,
+    blocks, c, t, epsilon, negligible, size, history, s, a, b, log_b, kernel, x, u, base, v,
+    ones, y, before, shares, sums, partial, gv, pending, out, alpha, beta,
 ):  # fmt: skip
     """The gradient of the iterations that were run, from the last to the first."""
     now = 0.0
-    while (2 * t + 1) * _weigh(gv) > epsilon * size:
-        if t == 0:
-            _settle(blocks, c, kernel, a, pending, alpha, beta, out)
-            for i in range(blocks * WIDTH):
-                u[i] = 0.0 if a[i] > 0 else -np.inf
-            _step_exactly(
-                blocks, c, s, u, history[0], b, log_b, kernel, gv, alpha, out, sums, partial
-            )
-            alpha[:] = 0  # the row potentials that came before were constants
-            return
-        then = _distance(c, b, history[t - 1], base)
+    y[:] = 1
+    while t > 0 and not (2 * t + 1) * size <= negligible:
+        then = _distance(c, b, history[t - 1], base, v)
         if max(now, then) <= epsilon:
-            _step_still(blocks, c, kernel, a, b, x, y, sums, partial, gv, alpha, beta)
+            size = _step_still(
+                blocks, c, kernel, a, b, x, ones, shares, sums, partial, gv, alpha, beta
+            )
         else:
-            if not max(now, then) <= SAFE:
-                _settle(blocks, c, kernel, a, pending, alpha, beta, out)
-                for k in range(c):
-                    base[k] = history[t - 1, k]
+            if not max(now, then) <= SAFE:  # moves the base to the iteration before
+                settle(blocks, c, kernel, a, pending, alpha, beta, out)
+                for k in range(0, len(b), WIDTH):
+                    store(base, k, load(v, k))
                 rebase(blocks, c, s, base, a, kernel, u, sums, partial)
-                now, then = _distance(c, b, history[t], base), 0.0
+                then, now = 0.0, _distance(c, b, history[t], base, v)
+                _relative(b, v, base, y)
+                before[:] = 1
+            else:
+                _relative(b, v, base, before)
             if now <= SAFE:
-                _relative(c, b, history[t], base, y)
-                _relative(c, b, history[t - 1], base, before)
-                for k in range(c):
-                    y[k] = gv[k] * y[k] / b[k] if b[k] > 0 else 0.0
-                _step_near(blocks, c, kernel, a, y, before, pending, sums, partial)
-                for k in range(c):
-                    before[k] = -before[k]
+                _share(b, gv, y, 1.0, shares)
+                step_near(blocks, c, kernel, a, shares, before, pending, sums, partial)
             else:
                 for i in range(0, blocks * WIDTH, WIDTH):
                     store(u, i, log(widen(load(a, i))) - load(u, i))
-                _step_exactly(
-                    blocks, c, s, u, history[t], b, log_b, kernel, gv, alpha, out, sums, partial
-                )
-                before[:] = -1
-            _take(b, sums, before, gv)
+                step_exactly(blocks, c, s, u, v, log_b, kernel, gv, alpha, out, sums, partial)
+            size = _renew(b, sums, before, gv)
+            y, before = before, y
         now = then
         t -= 1
-
-
-@compiled
-@no_type_check
-def _distance(c, b, v, base):
-    """How far potentials are from the base."""
-    distance = 0.0
-    for k in range(c):
-        if b[k] > 0:
-            distance = max(distance, abs(v[k] - base[k]))
-    return distance
-
-
-@compiled
-@no_type_check
-def _relative(c, b, v, base, y):
-    """y = exp(v − base)."""
-    for k in range(c):
-        y[k] = np.exp(v[k] - base[k]) if b[k] > 0 else 0.0
-
-
-@compiled
-@no_type_check
-def _step_near(blocks, c, kernel, a, beta, y, pending, sums, partial):
-    """One iteration near the base: gu = −x (K β), α = gu / (K y), and dS gathers −x β − α y."""
-    sums[:] = 0.0
-    zero = fill(load(a, 0), 0.0)
-    for block in range(blocks):
-        first = block * c * WIDTH
-        gu = held = zero
-        for k in range(c):
-            entry = load(kernel, first + k * WIDTH)
-            gu = fma(entry, splat(beta[k]), gu)
-            held = fma(entry, splat(y[k]), held)
-        x = zero - load(a, block * WIDTH) / held  # negated, as what follows needs it
-        gu = x * gu
-        alpha = gu / held
-        gu = zero - alpha
-        for k in range(c):
-            at = first + k * WIDTH
-            change = fma(gu, splat(y[k]), fma(x, splat(beta[k]), load(pending, at)))
-            store(pending, at, change)
-            store(partial, k * WIDTH, fma(load(kernel, at), alpha, load(partial, k * WIDTH)))
-        if block % FLUSH == FLUSH - 1:
-            flush(c, sums, partial)
-    flush(c, sums, partial)
-
-
-@compiled
-@no_type_check
-def _step_exactly(blocks, c, s, u, v, b, log_b, kernel, gv, alpha, out, sums, partial):
-    """One iteration at any distance: Q entry by entry, then gu P at the base, which is uᵗ⁻¹'s."""
-    sums[:] = 0.0
-    zero = fill(load(alpha, 0), 0.0)
-    for block in range(blocks):
-        first = block * c * WIDTH
-        row = load(u, block * WIDTH)
-        gu = zero
-        for k in range(c):
-            if b[k] > 0:
-                at = first + k * WIDTH
-                share = exp(widen(load(s, at)) + (row + splat(v[k] - log_b[k])), zero)
-                share = share * fill(zero, gv[k])
-                store(out, at, load(out, at) - share)
-                gu = gu - share
-        store(alpha, block * WIDTH, gu)
-        for k in range(c):
-            entry = load(kernel, first + k * WIDTH)
-            store(partial, k * WIDTH, fma(entry, gu, load(partial, k * WIDTH)))
-        if block % FLUSH == FLUSH - 1:
-            flush(c, sums, partial)
-    flush(c, sums, partial)
-
-
-@compiled
-@no_type_check
-def _settle(blocks, c, kernel, a, pending, alpha, beta, out):
-    """Adds to ``out`` what has gathered at this base, K ∘ (pending − α 1ᵀ − a βᵀ); starts again."""
-    zero = fill(load(a, 0), 0.0)
-    for block in range(blocks):
-        rows, mass = load(alpha, block * WIDTH), load(a, block * WIDTH)
-        store(alpha, block * WIDTH, zero)
-        for k in range(c):
-            at = (block * c + k) * WIDTH
-            sum_ = load(pending, at) - rows - mass * fill(zero, beta[k])
-            store(out, at, fma(load(kernel, at), sum_, load(out, at)))
-            store(pending, at, zero)
-    beta[:] = 0.0
-
-
-@compiled
-@no_type_check
-def _write(m, g, begin, end, blocks, c, out, d_scores, d_extra, d_bin):
-    """Hands the gradients over to where they belong; returns the norm of the scores' one."""
-    p = d_scores.shape[1]
-    n = end - begin
-    square, bin_ = 0.0, 0.0
-    for i in range(n + d_extra.shape[2]):
-        at = i // WIDTH * c * WIDTH + i % WIDTH
-        if i < n:
-            for k in range(p):
-                entry = out[at + k * WIDTH]
-                d_scores[begin + i, k] = entry
-                square += entry * entry
-            if c > p:
-                bin_ += out[at + p * WIDTH]
-        else:
-            for k in range(c):
-                d_extra[m, g, i - n, k] = out[at + k * WIDTH]
-    d_bin[m, g] = bin_
-    return np.sqrt(square)
+    if not size <= negligible:  # the first iteration, which started at row potentials of 0
+        settle(blocks, c, kernel, a, pending, alpha, beta, out)
+        for i in range(blocks * WIDTH):
+            u[i] = 0.0 if a[i] > 0 else -np.inf
+        _distance(c, b, history[0], base, v)
+        step_exactly(blocks, c, s, u, v, log_b, kernel, gv, alpha, out, sums, partial)
+        alpha[:] = 0

@@ -45,15 +45,12 @@ def forward(
     ticket, order, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     limit, tolerance, noise, plan, history, used, error,
 ):  # fmt: skip
-    """Solves the problems in ``order``, largest first; many threads may share one ``ticket``.
+    """Solves the problems in ``order``, numbered m · B + b, the largest first.
 
-    Args:
-        ticket: (1,) zero; counts the problems that were begun.
-        order: which problems, numbered m · B + b, and at least one.
-        limit: at most how many iterations, for each problem (M, B).
-        tolerance: see the reference; below 0 a problem never stops early.
-        noise: error at which rounding hides the rate of convergence, so that a problem stops.
-        plan, history, used, error: written; see ``cpu.forward``.
+    Threads that are given one ``ticket`` (1,), at first 0, share the problems out. ``limit`` (M, B)
+    is how many iterations each may take; at ``tolerance`` it stops as in the reference, below 0
+    never, and in any case at an error of ``noise``, where rounding hides how fast it converges.
+    Writes what ``cpu.forward`` returns.
     """
     problems, c = column_mass.shape[1:]
     m, g = order[0] // problems, order[0] % problems

@@ -258,8 +258,8 @@ def _launch_stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settin
     v, p = scores.shape
     kernel[(layout.programs,)](
         *arrays, layout.problems, layout.problems // layout.models, v, p, *settings, layout.on_chip,
-        layout.groups, layout.stream, layout.lanes, layout.extra, layout.columns - p, _fast(scores), GROUP,
-        launch_cooperative_grid=True, **_options(STREAM),
+        layout.groups, layout.stream, layout.lanes, layout.extra, layout.columns - p, _fast(scores),
+        GROUP, launch_cooperative_grid=True, **_options(STREAM),
     )  # fmt: skip
 
 
@@ -291,7 +291,11 @@ def _fast(scores: Tensor) -> bool:
 
 
 def _contiguous(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(t.contiguous() for t in tensors)
+    """Contiguous, and aligned as whole tensors are: kernels are compiled for that."""
+    return tuple(
+        t if t.is_contiguous() and t.data_ptr() % 16 == 0 else t.clone().contiguous()
+        for t in tensors
+    )
 
 
 def _on(scores: Tensor):

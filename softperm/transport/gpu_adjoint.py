@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
-from softperm.transport.gpu_tiles import (
+from softperm.transport.gpu_rules import (
     LOWEST,
     NEVER,
+    row_potential,
+    row_softmax,
+    shares,
+    since,
+    unit_potential,
+)
+from softperm.transport.gpu_tiles import (
     largest,
     load_columns,
     load_rows,
@@ -16,29 +25,25 @@ from softperm.transport.gpu_tiles import (
     over_rows,
     positive,
     quotient,
-    row_potential,
-    row_softmax,
-    shares,
-    since,
     top_of_columns,
-    unit_potential,
 )
 
 
 @triton.jit
+@no_type_check
 def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
-    """The plan times its gradient, and the sums of that over the columns.
+    """Gradient through the last row update: K ∘ a (G − Σ_k K G).
 
-    A row's sum is fixed, so the gradient is as good as less its value where the row's plan is
-    largest. Without that, what a nearly hard plan leaves of it would drown in rounding.
+    G counts only up to a constant in each row. Less its value where the row's plan is largest, what
+    a nearly hard plan leaves of the difference does not drown in rounding.
     """
     g = load_rows(grad, n, P, J, N, L)
-    there = tl.where(k == top_of_columns(k), g, -NEVER)
-    ds = k * a * (g - top_of_columns(there))
-    return ds, over_columns(ds)
+    g -= top_of_columns(tl.where(k == top_of_columns(k), g, -NEVER))
+    return k * (a * (g - over_columns(k * g)))
 
 
 @triton.jit
+@no_type_check
 def spread(beta, per_b):
     """Range of β over the columns with mass. It does not see a constant added to all of them."""
     alive = per_b > 0
@@ -47,6 +52,7 @@ def spread(beta, per_b):
 
 
 @triton.jit
+@no_type_check
 def rest_of_series(now, before):
     """What is left of a geometric series whose last two terms these are; at least the last."""
     fall = before - now
@@ -55,6 +61,7 @@ def rest_of_series(now, before):
 
 
 @triton.jit
+@no_type_check
 def neumann(k, a, gv, per_b, t):
     """Multipliers of the columns at the fixed point: the sum of β, β′ = Kᵀ a K β / b, and so on.
 
@@ -82,61 +89,63 @@ def neumann(k, a, gv, per_b, t):
 
 
 @triton.jit
+@no_type_check
 def replay(
-    ds, k, a, alpha, gv, v, per_b, scores, extra, bin_score, history, trail, t, n, P,
+    ds, k, a, gv, v, per_b, scores, extra, bin_score, history, trail, t, n, P,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, TRAIL: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the truncated iteration, recomputed backwards from the column potentials.
 
-    Iteration t is, in the adjoint, dS −= K ∘ (α yᵀ + x βᵀ) with y of iteration t, x of t − 1 and
-    β = y · gv / b; then α = −x · Kβ / (K y) and gv = −y · Kᵀα of t − 1. Where y is not safe in
-    linear space, K is formed anew at t − 1, and x βᵀ by exponentials. So is all of iteration 1,
-    before which u = 0. With TRAIL, gv of each iteration is read from ``trail``: then the tile need
-    not hold all rows.
+    Column update t and row update t − 1 are, in the adjoint, with β = y · gv / b, y of t; and then
+    with x = a / (K y), m = K β / (K y), y of t − 1,
+
+        dS −= K ∘ x (β − y m),   gv = y · Kᵀ(x m).
+
+    Where y is not safe in linear space, K is formed anew at t − 1, where y = 1, and x β by
+    exponentials; so it is for t = 1, before which u = 0 and there is no row update. With TRAIL, gv
+    of each iteration is read from ``trail``: then the tile need not hold all rows.
 
     Returns:
         The gradient of the tile's scores, given its first term ``ds``: (J, N, L).
     """
     C = P + BIN
     dtype: tl.constexpr = ds.dtype
-    y = tl.full([J, 1, L], 1.0, dtype)
+    beta = gv * per_b
     v_next = load_columns(history + tl.maximum(t - 2, 0) * C, C, LOWEST, J, L)
-    y_next, safe = since(v_next, v, per_b, dtype)
-    while t > 1:
+    y, safe = since(v_next, v, per_b, dtype)
+    while t > 0:
         while (t > 1) & safe:
             v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
             if TRAIL:
                 gv_next = load_columns(trail + (t - 2) * C, C, 0.0, J, L)
-            beta = gv * y * per_b
-            per_r = quotient(1.0, over_columns(k * y_next), FAST)
+            per_r = quotient(1.0, over_columns(k * y), FAST)
+            m = per_r * over_columns(k * beta)
             x = a * per_r
-            ds -= k * (alpha * y + x * beta)
-            alpha = -x * per_r * over_columns(k * beta)
-            y = y_next
+            ds -= k * (x * (beta - y * m))
             if TRAIL:
                 gv = gv_next
             else:
-                gv = -y * over_rows(k * alpha)
-            y_next, safe = since(v_next, v, per_b, dtype)
+                gv = y * over_rows(k * (x * m))
+            beta = gv * y * per_b
+            y, safe = since(v_next, v, per_b, dtype)
             t -= 1
+        v_this = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
+        v = load_columns(history + tl.maximum(t - 2, 0) * C, C, LOWEST, J, L)
+        s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+        u = unit_potential(a)
         if t > 1:
-            v_this = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
-            v = load_columns(history + (t - 2) * C, C, LOWEST, J, L)
-            s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-            ds -= k * (alpha * y)
+            u = row_potential(s, v, a)
             k = row_softmax(s, v)
-            share = gv * shares(s, row_potential(s, v, a), v_this, per_b)
-            ds -= share
-            alpha = -over_columns(share)
-            y = tl.full([J, 1, L], 1.0, dtype)
-            if TRAIL:
-                gv = load_columns(trail + (t - 2) * C, C, 0.0, J, L)
-            else:
-                gv = -over_rows(k * alpha)
-            v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
-            y_next, safe = since(v_next, v, per_b, dtype)
-            t -= 1
-    v_this = load_columns(history, C, LOWEST, J, L)
-    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-    return ds - k * (alpha * y) - gv * shares(s, unit_potential(a), v_this, per_b)
+        share = gv * shares(s, u, v_this, per_b)
+        m = over_columns(share) * tl.where(t > 1, 1.0, 0.0)
+        ds -= share - k * m
+        if TRAIL:
+            gv = load_columns(trail + tl.maximum(t - 2, 0) * C, C, 0.0, J, L)
+        else:
+            gv = over_rows(k * m)
+        beta = gv * per_b
+        v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
+        y, safe = since(v_next, v, per_b, dtype)
+        t -= 1
+    return ds

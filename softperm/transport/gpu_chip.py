@@ -8,19 +8,27 @@ done in log space from the scores, which also takes the scalings so far into K.
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
 from softperm.transport.gpu_adjoint import first_term, neumann, replay
-from softperm.transport.gpu_tiles import (
+from softperm.transport.gpu_rules import (
     EMPTY,
     LOWEST,
     START,
-    column_ids,
     column_potential,
-    column_sums,
-    everything,
     judge,
+    reciprocal,
+    row_potential,
+    row_softmax,
+    unit_potential,
+)
+from softperm.transport.gpu_tiles import (
+    column_ids,
+    everything,
+    largest,
     load_column_mass,
     load_columns,
     load_row_mass,
@@ -30,18 +38,15 @@ from softperm.transport.gpu_tiles import (
     over_rows,
     positive,
     quotient,
-    reciprocal,
     row_ids,
-    row_potential,
-    row_softmax,
     store_columns,
     store_extra,
     store_rows,
-    unit_potential,
 )
 
 
 @triton.jit(do_not_specialize=["B", "P", "iterations", "lower"])
+@no_type_check
 def forward_chip(
     scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     plan, history, used, error,
@@ -65,6 +70,7 @@ def forward_chip(
 
 
 @triton.jit
+@no_type_check
 def _solve(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
     n, P, iterations, tolerance,
@@ -73,22 +79,21 @@ def _solve(
 ):  # fmt: skip
     """One problem: plan, column potentials of each iteration, iterations used, error left."""
     C = P + BIN
+    dtype: tl.constexpr = scores.dtype.element_ty
     b, scale = load_column_mass(column_mass, C, J, L)
     a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
-    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-    top, total = column_sums(s, unit_potential(a))
-    b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
+    b = tl.where(largest(a) > 0, b, 0.0)  # a problem without rows is over at once
     per_b = reciprocal(b)
-    v = column_potential(top, total, b)
-    k = row_softmax(s, v)
-    c = over_rows(k * a)
-    y = tl.full([J, 1, L], 1.0, s.dtype)
-    store_columns(history, v, C, J, L)
-    t = 1
-    left, slope_error, slope_fall, over, y_next, safe = judge(
-        c, y, b, per_b, START, START, START, tolerance, FAST
-    )
-    going = (over == 0) & (t < iterations)
+    v = tl.zeros([J, 1, L], tl.float64)
+    y = tl.full([J, 1, L], 1.0, dtype)
+    y_next = y
+    k = tl.zeros([J, N, L], dtype)
+    t = 0
+    left = tl.full([], START, dtype)
+    slope_error = left
+    slope_fall = left
+    safe = left < 0
+    going = left > 0
     while going:
         while going & safe:
             y = y_next
@@ -100,15 +105,17 @@ def _solve(
             )
             going = (over == 0) & (t < iterations)
         if going:
-            v, k = _in_log_space(
-                scores, extra, bin_score, a, b, v + tl.log(y), n, P, J, N, L, R, BIN
-            )
-            c = over_rows(k * a)
-            y = tl.full([J, 1, L], 1.0, k.dtype)
+            s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+            u = unit_potential(a)
+            if t > 0:
+                u = row_potential(s, v + tl.log(y), a)
+            v = column_potential(s, u, b)
+            k = row_softmax(s, v)
+            y = tl.full([J, 1, L], 1.0, dtype)
             store_columns(history + t * C, v, C, J, L)
             t += 1
             left, slope_error, slope_fall, over, y_next, safe = judge(
-                c, y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
+                over_rows(k * a), y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
             )
             going = (over == 0) & (t < iterations)
     x = a * scale / positive(over_columns(k * y))
@@ -117,20 +124,8 @@ def _solve(
     tl.store(error, left)
 
 
-@triton.jit
-def _in_log_space(
-    scores, extra, bin_score, a, b, v, n, P,
-    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-):  # fmt: skip
-    """An iteration from the column potentials v: the next ones, and K at them."""
-    s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-    top, total = column_sums(s, row_potential(s, v, a))
-    v = column_potential(top, total, b)
-    k = row_softmax(s, v)
-    return v, k
-
-
 @triton.jit(do_not_specialize=["B", "P", "iterations", "implicit", "lower"])
+@no_type_check
 def backward_chip(
     grad, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
     d_scores, d_extra, d_bin,
@@ -158,6 +153,7 @@ def backward_chip(
 
 
 @triton.jit
+@no_type_check
 def _gradient(
     grad, scores, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
     d_scores, d_extra, d_bin, n, P, iterations, implicit,
@@ -173,16 +169,16 @@ def _gradient(
     per_b = reciprocal(tl.where(v > EMPTY, b, 0.0))
     a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
     k = row_softmax(load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN), v)
-    ds, alpha = first_term(grad, k, a * scale, n, P, J, N, L)
-    gv = over_rows(ds - k * alpha)
+    ds = first_term(grad, k, a * scale, n, P, J, N, L)
+    gv = over_rows(ds)
     solved = False
     if (implicit == 2) | ((implicit == 1) & (t < iterations)):
         total, solved = neumann(k, a, gv, per_b, t)
         if solved:
-            ds -= k * (alpha + a * (total - over_columns(k * total)))
+            ds -= k * (a * (total - over_columns(k * total)))
     if solved == 0:
         ds = replay(
-            ds, k, a, alpha, gv, v, per_b, scores, extra, bin_score, history, history,
+            ds, k, a, gv, v, per_b, scores, extra, bin_score, history, history,
             t, n, P, J, N, L, R, BIN, FAST, False,
         )  # fmt: skip
     store_rows(d_scores, ds, n, P, J, N, L)

@@ -9,11 +9,15 @@ for ever: the parts of the first unfinished problem are each at the head of thei
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
-from softperm.transport.gpu_tiles import (
+from softperm.transport.gpu_rules import (
     LOWEST,
+)
+from softperm.transport.gpu_tiles import (
     flat_columns,
     flat_rows,
     over_rows,
@@ -24,6 +28,7 @@ SCAN = tl.constexpr(512)
 
 
 @triton.jit
+@no_type_check
 def _sizes(ptr, begin, problems, B, lower, R: tl.constexpr):
     """Rows of SCAN problems; 0 for those that fit on chip."""
     problem = begin + tl.arange(0, SCAN)
@@ -34,6 +39,7 @@ def _sizes(ptr, begin, problems, B, lower, R: tl.constexpr):
 
 
 @triton.jit
+@no_type_check
 def rows_per_part(ptr, problems, B, lower, programs, R: tl.constexpr, N: tl.constexpr):
     """Rows a part should have so that every program gets one: at least a tile."""
     rows = tl.zeros([], tl.int64)
@@ -43,6 +49,7 @@ def rows_per_part(ptr, problems, B, lower, programs, R: tl.constexpr, N: tl.cons
 
 
 @triton.jit
+@no_type_check
 def locate(ptr, problems, B, lower, q, rows, R: tl.constexpr, GROUP: tl.constexpr):
     """Problem of part q, its place among the parts of the problem, and their number; 0 if none."""
     problem = tl.zeros([], tl.int64)
@@ -62,6 +69,7 @@ def locate(ptr, problems, B, lower, q, rows, R: tl.constexpr, GROUP: tl.constexp
 
 
 @triton.jit
+@no_type_check
 def exchange(
     x, board, counter, place, parts, turn, C,
     LARGEST: tl.constexpr, GROUP: tl.constexpr, J: tl.constexpr, L: tl.constexpr,

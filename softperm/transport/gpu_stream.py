@@ -8,19 +8,27 @@ within the group, so every program takes the same decisions.
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
 from softperm.transport.gpu_groups import exchange, locate, rows_per_part
-from softperm.transport.gpu_tiles import (
+from softperm.transport.gpu_rules import (
     EMPTY,
     LOWEST,
     START,
-    column_potential,
+    close_columns,
     column_sums,
+    judge,
+    reciprocal,
+    row_potential,
+    row_softmax,
+    unit_potential,
+)
+from softperm.transport.gpu_tiles import (
     flat_columns,
     flat_rows,
-    judge,
     load_column_mass,
     load_row_mass,
     load_scores,
@@ -29,16 +37,13 @@ from softperm.transport.gpu_tiles import (
     over_rows,
     positive,
     quotient,
-    reciprocal,
-    row_potential,
-    row_softmax,
     store_columns,
     store_rows,
-    unit_potential,
 )
 
 
 @triton.jit
+@no_type_check
 def _kernel_at(n, C, beyond, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr):
     """Where K of a tile lies: rows of vertices by place, extra rows ``beyond`` all vertices."""
     row = flat_rows(J, N)
@@ -48,28 +53,7 @@ def _kernel_at(n, C, beyond, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, 
 
 
 @triton.jit
-def fill_kernel(
-    scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
-    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-):  # fmt: skip
-    """Writes K at the potentials v for the rows lo to hi; their part of the column sums Kᵀa."""
-    C = P + BIN
-    c = tl.zeros([J, 1, L], scores.dtype.element_ty)
-    for first in range(lo, hi, N):
-        a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
-        s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
-        k = row_softmax(s, v)
-        tl.store(
-            kernel + first * C + _kernel_at(n - first, C, beyond - first, J, N, L, R),
-            tl.reshape(k, (J * N, L)),
-            mask=(flat_rows(J, N) < hi - first) & (flat_columns(J, N, L) < C),
-        )
-        c += over_rows(k * a)
-    tl.debug_barrier()
-    return c
-
-
-@triton.jit
+@no_type_check
 def load_kernel(
     kernel, beyond, first, hi, n, C,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
@@ -83,7 +67,22 @@ def load_kernel(
     return tl.reshape(k, (J, N, L))
 
 
+@triton.jit
+@no_type_check
+def store_kernel(
+    kernel, k, beyond, first, hi, n, C,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """Writes K of the rows from ``first`` up to ``hi``. Others may read it after a barrier."""
+    tl.store(
+        kernel + first * C + _kernel_at(n - first, C, beyond - first, J, N, L, R),
+        tl.reshape(k, (J * N, L)),
+        mask=(flat_rows(J, N) < hi - first) & (flat_columns(J, N, L) < C),
+    )
+
+
 @triton.jit(do_not_specialize=["problems", "B", "V", "P", "iterations", "lower"])
+@no_type_check
 def forward_stream(
     scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     plan, history, used, error, kernel, board, counter,
@@ -95,27 +94,31 @@ def forward_stream(
     programs = tl.num_programs(0)
     rows = rows_per_part(ptr, problems, B, lower, programs, R, N)
     q = tl.program_id(0)
-    problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
     C = P + BIN
-    while parts > 0:
-        model = problem // B
-        start = tl.load(ptr + problem + model)
-        n = tl.load(ptr + problem + model + 1) - start
-        size = tl.cdiv(n + R, parts)
-        _solve(
-            scores + start * P, row_mass + start, column_mass + problem * C,
-            extra + model * R * C, extra_mass + problem * R, bin_score + model,
-            plan + start * P, history + problem * iterations * C, used + problem, error + problem,
-            kernel + start * C, V + problem * R - start,
-            board + (q - place) * 2 * C, counter + problem, place, parts,
-            place * size, tl.minimum(place * size + size, n + R), n, P, iterations, tolerance,
-            J, N, L, R, BIN, FAST, GROUP,
-        )  # fmt: skip
-        q += programs
+    going = q >= 0
+    while going:
         problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
+        going = parts > 0
+        if going:
+            model = problem // B
+            start = tl.load(ptr + problem + model)
+            n = tl.load(ptr + problem + model + 1) - start
+            size = tl.cdiv(n + R, parts)
+            lo = place * size
+            _solve(
+                scores + start * P, row_mass + start, column_mass + problem * C,
+                extra + model * R * C, extra_mass + problem * R, bin_score + model,
+                plan + start * P, history + problem * iterations * C,
+                used + problem, error + problem, kernel + start * C, V + problem * R - start,
+                board + (q - place) * 2 * C, counter + problem, place, parts,
+                lo, tl.minimum(lo + size, n + R), n, P, iterations, tolerance,
+                J, N, L, R, BIN, FAST, GROUP,
+            )  # fmt: skip
+        q += programs
 
 
 @triton.jit
+@no_type_check
 def _solve(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
     kernel, beyond, board, counter, place, parts, lo, hi, n, P, iterations, tolerance,
@@ -126,52 +129,45 @@ def _solve(
     C = P + BIN
     dtype: tl.constexpr = scores.dtype.element_ty
     b, scale = load_column_mass(column_mass, C, J, L)
+    v = tl.zeros([J, 1, L], tl.float64)
     y = tl.full([J, 1, L], 1.0, dtype)
-    top, total, turn = _sum_columns(
-        scores, row_mass, extra, extra_mass, bin_score, tl.zeros([J, 1, L], tl.float64),
-        board, counter, place, parts, 0, lo, hi, n, P, scale, J, N, L, R, BIN, GROUP, True,
-    )  # fmt: skip
-    b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
-    per_b = reciprocal(b)
-    v = column_potential(top, total, b)
-    c = fill_kernel(
-        scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
-        J, N, L, R, BIN,
-    )  # fmt: skip
-    c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
-    if place == 0:
-        store_columns(history, v, C, J, L)
-    t = 1
-    left, slope_error, slope_fall, over, y_next, safe = judge(
-        c_all.to(dtype), y, b, per_b, START, START, START, tolerance, FAST
-    )
-    going = (over == 0) & (t < iterations)
+    y_next = y
+    t = 0
+    turn = parts * 0
+    left = tl.full([], START, dtype)
+    slope_error = left
+    slope_fall = left
+    safe = left < 0
+    going = left > 0
     while going:
+        c = tl.zeros([J, 1, L], dtype)
         if safe:
             y = y_next
-            c = tl.zeros([J, 1, L], dtype)
             for first in range(lo, hi, N):
                 a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
                 k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
                 c += over_rows(k * quotient(a, positive(over_columns(k * y)), FAST))
         else:
             top, total, turn = _sum_columns(
-                scores, row_mass, extra, extra_mass, bin_score, v + tl.log(y),
-                board, counter, place, parts, turn, lo, hi, n, P, scale,
-                J, N, L, R, BIN, GROUP, False,
+                scores, row_mass, extra, extra_mass, bin_score, v + tl.log(y), t,
+                board, counter, place, parts, turn, lo, hi, n, P, scale, J, N, L, R, BIN, GROUP,
             )  # fmt: skip
-            v = column_potential(top, total, b)
+            b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
+            v = close_columns(top, total, b)
             y = tl.full([J, 1, L], 1.0, dtype)
-            c = fill_kernel(
-                scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P,
-                scale, J, N, L, R, BIN,
-            )  # fmt: skip
+            for first in range(lo, hi, N):
+                a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
+                s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
+                k = row_softmax(s, v)
+                store_kernel(kernel, k, beyond, first, hi, n, C, J, N, L, R)
+                c += over_rows(k * a)
+            tl.debug_barrier()
         c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
         if place == 0:
             store_columns(history + t * C, v + logarithm(y, FAST), C, J, L)
         t += 1
         left, slope_error, slope_fall, over, y_next, safe = judge(
-            c_all.to(dtype), y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
+            c_all.to(dtype), y, b, reciprocal(b), left, slope_error, slope_fall, tolerance, FAST
         )
         going = (over == 0) & (t < iterations)
     for first in range(lo, hi, N):
@@ -185,16 +181,17 @@ def _solve(
 
 
 @triton.jit
+@no_type_check
 def _sum_columns(
-    scores, row_mass, extra, extra_mass, bin_score, v, board, counter, place, parts, turn,
+    scores, row_mass, extra, extra_mass, bin_score, v, t, board, counter, place, parts, turn,
     lo, hi, n, P, scale,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
-    GROUP: tl.constexpr, FIRST: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Column sums of exp(S + u) over a whole problem, u being 0 or the rows' potentials at v.
+    """Column sums of exp(S + u) over a whole problem, u that of the rows at v; 0 at first.
 
     Returns:
-        The largest exponent of each column, its sum in units of that, and the next turn.
+        About the largest exponent of each column, its sum in units of that, and the next turn.
     """
     C = P + BIN
     top = tl.full([J, 1, L], LOWEST, tl.float64)
@@ -202,9 +199,8 @@ def _sum_columns(
     for first in range(lo, hi, N):
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
-        if FIRST:
-            u = unit_potential(a)
-        else:
+        u = unit_potential(a)
+        if t > 0:
             u = row_potential(s, v, a)
         top_here, total_here = column_sums(s, u)
         higher = tl.maximum(top, top_here)
@@ -212,5 +208,5 @@ def _sum_columns(
         top = higher
     top_all, turn = exchange(top, board, counter, place, parts, turn, C, True, GROUP, J, L)
     total *= tl.exp(top - top_all)
-    total, turn = exchange(total, board, counter, place, parts, turn, C, False, GROUP, J, L)
-    return top_all, total.to(scores.dtype.element_ty), turn
+    total_all, turn = exchange(total, board, counter, place, parts, turn, C, False, GROUP, J, L)
+    return top_all, total_all.to(scores.dtype.element_ty), turn

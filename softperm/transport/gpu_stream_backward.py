@@ -7,16 +7,25 @@ every tile replays the whole iteration by itself, in registers, and writes its g
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
 from softperm.transport.gpu_adjoint import first_term, replay, rest_of_series, spread
 from softperm.transport.gpu_groups import exchange, locate, rows_per_part
-from softperm.transport.gpu_stream import fill_kernel, load_kernel
-from softperm.transport.gpu_tiles import (
+from softperm.transport.gpu_rules import (
     EMPTY,
     LOWEST,
     NEVER,
+    reciprocal,
+    row_potential,
+    row_softmax,
+    shares,
+    since,
+)
+from softperm.transport.gpu_stream import load_kernel, store_kernel
+from softperm.transport.gpu_tiles import (
     column_ids,
     load_column_mass,
     load_columns,
@@ -26,12 +35,7 @@ from softperm.transport.gpu_tiles import (
     over_rows,
     positive,
     quotient,
-    reciprocal,
     row_ids,
-    row_potential,
-    row_softmax,
-    shares,
-    since,
     store_columns,
     store_extra,
     store_rows,
@@ -39,6 +43,7 @@ from softperm.transport.gpu_tiles import (
 
 
 @triton.jit(do_not_specialize=["problems", "B", "V", "P", "iterations", "implicit", "lower"])
+@no_type_check
 def backward_stream(
     grad, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
     d_scores, d_extra, d_bin, kernel, board, counter, trail,
@@ -50,29 +55,33 @@ def backward_stream(
     programs = tl.num_programs(0)
     rows = rows_per_part(ptr, problems, B, lower, programs, R, N)
     q = tl.program_id(0)
-    trail += q.to(tl.int64) * iterations * (P + BIN)
-    problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
     C = P + BIN
-    while parts > 0:
-        model = problem // B
-        start = tl.load(ptr + problem + model)
-        n = tl.load(ptr + problem + model + 1) - start
-        size = tl.cdiv(n + R, parts)
-        _gradient(
-            grad + start * P, scores + start * P, row_mass + start, column_mass + problem * C,
-            extra + model * R * C, extra_mass + problem * R, bin_score + model,
-            history + problem * iterations * C, used + problem,
-            d_scores + start * P, d_extra + problem * R * C, d_bin + problem,
-            kernel + start * C, V + problem * R - start,
-            board + (q - place) * 2 * C, counter + problem, place, parts, trail,
-            place * size, tl.minimum(place * size + size, n + R), n, P, iterations, implicit,
-            J, N, L, R, BIN, FAST, GROUP,
-        )  # fmt: skip
-        q += programs
+    trail += q.to(tl.int64) * iterations * C
+    going = q >= 0
+    while going:
         problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
+        going = parts > 0
+        if going:
+            model = problem // B
+            start = tl.load(ptr + problem + model)
+            n = tl.load(ptr + problem + model + 1) - start
+            size = tl.cdiv(n + R, parts)
+            lo = place * size
+            _gradient(
+                grad + start * P, scores + start * P, row_mass + start, column_mass + problem * C,
+                extra + model * R * C, extra_mass + problem * R, bin_score + model,
+                history + problem * iterations * C, used + problem,
+                d_scores + start * P, d_extra + problem * R * C, d_bin + problem,
+                kernel + start * C, V + problem * R - start,
+                board + (q - place) * 2 * C, counter + problem, place, parts, trail,
+                lo, tl.minimum(lo + size, n + R), n, P, iterations, implicit,
+                J, N, L, R, BIN, FAST, GROUP,
+            )  # fmt: skip
+        q += programs
 
 
 @triton.jit
+@no_type_check
 def _gradient(
     grad, scores, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
     d_scores, d_extra, d_bin, kernel, beyond, board, counter, place, parts, trail, lo, hi, n, P,
@@ -88,19 +97,17 @@ def _gradient(
     v = load_columns(history + (last - 1) * C, C, LOWEST, J, L)
     b, scale = load_column_mass(column_mass, C, J, L)
     per_b = reciprocal(tl.where(v > EMPTY, b, 0.0))
-    fill_kernel(
-        scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P, scale,
-        J, N, L, R, BIN,
-    )  # fmt: skip
     gv = tl.zeros([J, 1, L], dtype)
     for first in range(lo, hi, N):
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
-        k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
-        ds, alpha = first_term(grad + first * P, k, a * scale, n - first, P, J, N, L)
-        gv += over_rows(ds - k * alpha)
-    gv, turn = exchange(gv, board, counter, place, parts, 0, C, False, GROUP, J, L)
-    gv = gv.to(dtype)
-    solved = False
+        s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
+        k = row_softmax(s, v)
+        store_kernel(kernel, k, beyond, first, hi, n, C, J, N, L, R)
+        gv += over_rows(first_term(grad + first * P, k, a * scale, n - first, P, J, N, L))
+    tl.debug_barrier()
+    gv_all, turn = exchange(gv, board, counter, place, parts, 0, C, False, GROUP, J, L)
+    gv = gv_all.to(dtype)
+    solved = last < 0
     total = tl.zeros([J, 1, L], dtype)
     if (implicit == 2) | ((implicit == 1) & (last < iterations)):
         total, solved, turn = _neumann(
@@ -118,12 +125,12 @@ def _gradient(
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
         k = row_softmax(s, v)
-        ds, alpha = first_term(grad + first * P, k, a * scale, n - first, P, J, N, L)
+        ds = first_term(grad + first * P, k, a * scale, n - first, P, J, N, L)
         if solved:
-            ds -= k * (alpha + a * (total - over_columns(k * total)))
+            ds -= k * (a * (total - over_columns(k * total)))
         else:
             ds = replay(
-                ds, k, a, alpha, gv, v, per_b, scores + first * P, extra, bin_score,
+                ds, k, a, gv, v, per_b, scores + first * P, extra, bin_score,
                 history, trail, last, n - first, P, J, N, L, R, BIN, FAST, True,
             )  # fmt: skip
         vertices = tl.minimum(n, hi) - first
@@ -139,6 +146,7 @@ def _gradient(
 
 
 @triton.jit
+@no_type_check
 def _neumann(
     gv, row_mass, extra_mass, kernel, beyond, board, counter, place, parts, turn,
     lo, hi, n, C, scale, per_b, last,
@@ -170,6 +178,7 @@ def _neumann(
 
 
 @triton.jit
+@no_type_check
 def _walk_back(
     gv, v, per_b, scores, row_mass, extra, extra_mass, bin_score, history,
     kernel, beyond, board, counter, place, parts, turn, trail, lo, hi, n, P, scale, last,
@@ -197,16 +206,14 @@ def _walk_back(
             v_this = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
             v = v_next
             y = tl.full([J, 1, L], 1.0, dtype)
-            fill_kernel(
-                scores, row_mass, extra, extra_mass, bin_score, kernel, beyond, v, lo, hi, n, P,
-                scale, J, N, L, R, BIN,
-            )  # fmt: skip
             for first in range(lo, hi, N):
                 a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
                 s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
                 k = row_softmax(s, v)
-                q = shares(s, row_potential(s, v, a), v_this, per_b)
-                c += over_rows(k * over_columns(gv * q))
+                store_kernel(kernel, k, beyond, first, hi, n, C, J, N, L, R)
+                share = gv * shares(s, row_potential(s, v, a), v_this, per_b)
+                c += over_rows(k * over_columns(share))
+            tl.debug_barrier()
         c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
         gv = y * c_all.to(dtype)
         store_columns(trail + (t - 2) * C, gv, C, J, L)

@@ -25,11 +25,21 @@ WIDTH = 8
 _INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 # Functions with one of these decorators also carry typing.no_type_check: the shape checks that run
-# in tests must not wrap what numba compiles. Only the first may be called from Python, and it alone
-# is cached, because it contains all that it calls.
-entry = njit(cache=True, nogil=True, error_model="numpy")
+# in tests must not wrap what numba compiles. The first two are for functions that only compiled
+# functions call. The third is for those that Python calls; they alone are cached on disk, because
+# each contains all that it calls. (Numba looks at the date of their own file only: who edits a
+# file with inner functions deletes the cache, ``*.nbi`` and ``*.nbc`` in ``__pycache__``.)
 compiled = njit(**_INNER)
 inlined = njit(forceinline=True, **_INNER)
+
+
+def entry(function):
+    """Compiles a function for Python to call, without the GIL, and caches it where it can."""
+    options = {"error_model": "numpy", "nogil": True}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder that may be written: compiled anew in each process
+        return njit(**options)(function)
 
 
 class Lanes(types.Type):
@@ -127,7 +137,7 @@ def splat(typing, scalar):
 
 
 def _fma(builder, x, y, z):
-    """x · y + z of three vectors."""
+    """Builds x · y + z of three vectors."""
     name = f"llvm.fmuladd.v{WIDTH}f{64 if x.type.element == ir.DoubleType() else 32}"
     kind = ir.FunctionType(x.type, [x.type] * 3)
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x, y, z])
@@ -135,7 +145,7 @@ def _fma(builder, x, y, z):
 
 @intrinsic
 def fma(typing, x, y, z):
-    """x · y + z, fused where the machine has it."""
+    """The sum x · y + z, fused where the machine has it."""
     return x(x, y, z), lambda context, builder, sig, args: _fma(builder, *args)
 
 

@@ -6,47 +6,69 @@ registered operators they can be compiled, captured in a CUDA graph, and mapped 
 """
 
 import torch
-from torch import Tensor
 
 from softperm.transport import cpu
 
 GRADIENTS = {"auto": 0, "truncated": 1, "implicit": 2}
 
 
-@torch.library.custom_op("softperm::sinkhorn", mutates_args=(), device_types="cpu")
-def sinkhorn_op(
-    scores: Tensor,
-    ptr: Tensor,
-    row_mass: Tensor,
-    column_mass: Tensor,
-    extra: Tensor,
-    extra_mass: Tensor,
-    bin_score: Tensor,
-    iterations: int,
-    tolerance: float,
-    gradient: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Plan (V, P), column potentials of each iteration (M, B, T, C), iterations used, error."""
-    return cpu.forward(
-        scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, iterations, tolerance
-    )
+_LIBRARY = torch.library.Library("softperm", "FRAGMENT")
+_INPUTS = (
+    "Tensor scores, Tensor ptr, Tensor row_mass, Tensor column_mass, Tensor extra, "
+    "Tensor extra_mass, Tensor bin_score"
+)
+# Defined by schema rather than with custom_op, whose first call loads torch's compiler, which takes
+# seconds.
+_LIBRARY.define(
+    f"sinkhorn({_INPUTS}, int iterations, float tolerance, int gradient)"
+    " -> (Tensor plan, Tensor history, Tensor used, Tensor error)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_LIBRARY.define(
+    f"sinkhorn_backward(Tensor grad_plan, Tensor plan, {_INPUTS}, Tensor history, Tensor used,"
+    " Tensor error, float tolerance, int gradient)"
+    " -> (Tensor d_scores, Tensor d_extra, Tensor d_bin)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+sinkhorn_op = torch.ops.softperm.sinkhorn.default
+"""Plan (V, P), column potentials of each iteration (M, B, T, C), iterations used, error."""
+
+sinkhorn_backward_op = torch.ops.softperm.sinkhorn_backward.default
+"""Gradients of scores (V, P), and per problem of extra rows (M, B, R, C) and bin (M, B)."""
 
 
-@sinkhorn_op.register_kernel("cuda")
-def _(
-    scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, iterations, tolerance, gradient
-):
+@torch.library.impl(_LIBRARY, "sinkhorn", "CPU")
+def _(*inputs):
+    *arguments, _gradient = inputs
+    return cpu.forward(*arguments)
+
+
+@torch.library.impl(_LIBRARY, "sinkhorn", "CUDA")
+def _(*inputs):
     from softperm.transport import gpu  # Triton may be absent where there is no GPU
 
-    return gpu.forward(
-        scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, iterations, tolerance
-    )
+    *arguments, _gradient = inputs
+    return gpu.forward(*arguments)
 
 
-@sinkhorn_op.register_fake
+@torch.library.impl(_LIBRARY, "sinkhorn_backward", "CPU")
+def _(*inputs):
+    return cpu.backward(*inputs)
+
+
+@torch.library.impl(_LIBRARY, "sinkhorn_backward", "CUDA")
+def _(*inputs):
+    from softperm.transport import gpu
+
+    return gpu.backward(*inputs)
+
+
+@torch.library.register_fake("softperm::sinkhorn", lib=_LIBRARY)
 def _(
-    scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, iterations, tolerance, gradient
-):
+    scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
+    iterations, tolerance, gradient,
+):  # fmt: skip
     m, b, c = column_mass.shape
     return (
         torch.empty_like(scores),
@@ -56,44 +78,7 @@ def _(
     )
 
 
-@torch.library.custom_op("softperm::sinkhorn_backward", mutates_args=(), device_types="cpu")
-def sinkhorn_backward_op(
-    grad_plan: Tensor,
-    plan: Tensor,
-    scores: Tensor,
-    ptr: Tensor,
-    row_mass: Tensor,
-    column_mass: Tensor,
-    extra: Tensor,
-    extra_mass: Tensor,
-    bin_score: Tensor,
-    history: Tensor,
-    used: Tensor,
-    error: Tensor,
-    tolerance: float,
-    gradient: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of scores (V, P), and per problem of extra rows (M, B, R, C) and bin (M, B)."""
-    return cpu.backward(
-        grad_plan, plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-        history, used, error, tolerance, gradient,
-    )  # fmt: skip
-
-
-@sinkhorn_backward_op.register_kernel("cuda")
-def _(
-    grad_plan, plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    history, used, error, tolerance, gradient,
-):  # fmt: skip
-    from softperm.transport import gpu  # Triton may be absent where there is no GPU
-
-    return gpu.backward(
-        grad_plan, plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-        history, used, error, tolerance, gradient,
-    )  # fmt: skip
-
-
-@sinkhorn_backward_op.register_fake
+@torch.library.register_fake("softperm::sinkhorn_backward", lib=_LIBRARY)
 def _(
     grad_plan, plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     history, used, error, tolerance, gradient,
@@ -107,7 +92,7 @@ def _(
 
 
 def _save(ctx, inputs, output):
-    *tensors, iterations, tolerance, gradient = inputs
+    *tensors, _iterations, tolerance, gradient = inputs
     plan, history, used, error = output
     ctx.mark_non_differentiable(history, used, error)
     ctx.save_for_backward(plan, *tensors, history, used, error)
@@ -123,10 +108,10 @@ def _backward(ctx, grad_plan, *_):
     return d_scores, None, None, None, d_extra.sum(1), None, d_bin.sum(1), None, None, None
 
 
-sinkhorn_op.register_autograd(_backward, setup_context=_save)
+torch.library.register_autograd("softperm::sinkhorn", _backward, setup_context=_save, lib=_LIBRARY)
 
 
-@sinkhorn_op.register_vmap
+@torch.library.register_vmap("softperm::sinkhorn", lib=_LIBRARY)
 def _(
     info, in_dims, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     iterations, tolerance, gradient,

@@ -57,9 +57,12 @@ def pose(
     """Fills in the default masses and lays padding and dustbins out as extra rows and a column.
 
     See :func:`softperm.transport.sinkhorn` for the arguments. Only ``scores``, ``padding`` and
-    ``dustbin`` carry gradients.
+    ``dustbin`` carry gradients. All is in the type of ``scores``, or float32 if that is shorter.
     """
     _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dustbin)
+    kind = torch.promote_types(scores.dtype, torch.float32)
+    scores = scores.to(kind)
+    padding, dustbin = (None if t is None else t.to(kind) for t in (padding, dustbin))
     v, p = scores.shape
     b = ptr.numel() - 1
     total = _totals(scores, ptr, row_mass)  # (B,)

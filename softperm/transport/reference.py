@@ -12,13 +12,13 @@ from softperm.transport.problem import Problem
 def solve(
     problem: Problem, iterations: int, tolerance: float
 ) -> tuple[Float[Tensor, "V P"], Int[Tensor, "M B"], Float[Tensor, "M B"]]:
-    """Scales exp(scores) to the masses, column update first and row update last.
+    r"""Scales exp(scores) to the masses, column update first and row update last.
 
     With potentials :math:`u` of rows and :math:`v` of columns, each iteration is
 
     .. math::
-        v_k = \\log b_k - \\log \\sum_i e^{S_{ik} + u_i}, \\qquad
-        u_i = \\log a_i - \\log \\sum_k e^{S_{ik} + v_k}
+        v_k = \log b_k - \log \sum_i e^{S_{ik} + u_i}, \qquad
+        u_i = \log a_i - \log \sum_k e^{S_{ik} + v_k}
 
     from :math:`u = 0`, and the plan is :math:`e^{S_{ik} + u_i + v_k}`: its rows are exact.
 
@@ -26,7 +26,7 @@ def solve(
         problem: what to solve.
         iterations: at most how many.
         tolerance: a problem stops when its remaining change, extrapolated from its last two
-            column errors as a geometric series, is not above this; 0 never stops early.
+            column errors as a geometric series, is not above this; below 0 it never does.
 
     Returns:
         The plan, the iterations used, and the largest relative column error that is left.

@@ -12,7 +12,7 @@ from file_server import FileServer
 
 from softperm.datasets import load_dataset
 from softperm.datasets.molecules import OGB, encode, parse_smiles
-from softperm.datasets.ogb import ogb_recipe
+from softperm.datasets.ogb import ogb_recipe, unknown_files
 from softperm.datasets.progress import silent
 
 SMILES = ["CCO", "c1ccccc1", "[Na+].[Cl-]", "C#N", "O=C1O[Al]23(OC1=O)(OC(=O)C(=O)O2)OC(=O)C(=O)O3"]
@@ -154,3 +154,14 @@ def test_a_missing_split_is_said(write_ogb: Callable) -> None:
     (root / "ogbg-molpcba" / "split" / "scaffold" / "valid.csv.gz").unlink()
     with pytest.raises(ValueError, match=r"split/scaffold/valid.csv.gz is missing; expected OGB's"):
         load_dataset("ogbg-molpcba", root)
+
+
+def test_files_other_than_the_official_ones_are_named(write_ogb: Callable) -> None:
+    folder = write_ogb() / "ogbg-molpcba"
+    assert unknown_files("ogbg-molpcba", folder) == []  # nothing to compare with
+    assert unknown_files("ogbg-molhiv", folder)[0] == "mapping/mol.csv.gz"
+
+
+@pytest.mark.data
+def test_the_files_of_molhiv_at_hand_are_the_official_ones(data_root: Path) -> None:
+    assert unknown_files("ogbg-molhiv", data_root / "ogbg-molhiv") == []

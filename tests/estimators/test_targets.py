@@ -22,7 +22,7 @@ CLASSES = {
     "objects": np.where(KIND, "clique", "ring").astype(object),
     "booleans": KIND.astype(bool),
     "integers": np.where(KIND, -5, 2**40),
-    "numbers": np.where(KIND, 0.5, 1.5),
+    "floats": np.where(KIND, 0.0, 3.0),
     "a tensor": torch.from_numpy(KIND),
     "one column": KIND[:, None],
 }
@@ -56,6 +56,7 @@ BAD_CLASSES = {
     "None": (["a", None] * 10, "graph 1 has no class (y is None)"),
     "mixed": (np.array(["a", 1] * 10, dtype=object), "y mixes strings with numbers"),
     "bytes": (np.array([b"a", b"b"] * 10), "graph 0 has a class of type bytes"),
+    "measurements": ([0.5, 1.5] * 10, "graph 0 has the class 0.5, which is no whole number"),
     "one": (["cat"] * 20, "y has only one class, 'cat'"),
 }
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numba
@@ -199,6 +200,20 @@ def test_columns_without_mass_stay_empty():
     true_plan, true_gradients = oracle(case, iterations=50, tolerance=0.0)
     assert distance(plan, true_plan) < 1e-12
     assert distance(gradients["scores"], true_gradients["scores"]) < 1e-12
+
+
+def test_masses_that_do_not_add_up_are_met_as_the_oracle_meets_them():
+    case = draw([9, 4], 4, 3.0, dtype=torch.float64)
+    masses = torch.tensor([[1.0, 2.0, 3.0, 30.0]]).double().expand(2, 4)
+    case = replace(case, column_mass=masses)
+    options = {"iterations": 60, "tolerance": 0.0}
+    plan, gradients = differentiate(case, gradient="truncated", **options)
+    true_plan, true_gradients = oracle(case, **options)
+    assert distance(plan, true_plan) < 1e-12
+    assert distance(gradients["scores"], true_gradients["scores"]) < 1e-11
+    info = sinkhorn(case.scores, case.ptr, column_mass=masses, return_info=True)[1]
+    assert (info.error > 0.5).all()
+    assert (info.iterations == 100).all()
 
 
 def test_vertices_outside_every_problem_have_no_plan_and_no_gradient():

@@ -5,9 +5,10 @@ from typing import no_type_check
 import numpy as np
 import pytest
 from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.errors import TypingError
 
-from softperm.transport import lanes
+from softperm.transport import cpu_backward, cpu_forward, lanes
 
 
 @njit
@@ -96,3 +97,19 @@ def test_arithmetic_and_reductions(dtype):
 def test_vectors_are_read_from_contiguous_arrays_only():
     with pytest.raises(TypingError, match="contiguous arrays of one axis"):
         _load(np.zeros((4, 4))[:, 0])
+
+
+def test_functions_compile_where_no_folder_can_be_written(monkeypatch):
+    monkeypatch.setattr(CompileResultCacheImpl, "_locator_classes", [])
+
+    @lanes.entry
+    @no_type_check
+    def double(x):
+        return 2 * x
+
+    assert double(4) == 8
+
+
+def test_functions_are_cached_on_disk():
+    for kernel in (cpu_forward.forward, cpu_backward.backward):
+        assert isinstance(kernel._cache, FunctionCache)

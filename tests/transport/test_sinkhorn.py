@@ -237,3 +237,13 @@ def test_default_tolerance_is_reached_by_easy_problems():
     assert (info.iterations < 30).all()
     assert (info.error <= 1e-6).all()
     assert distance(plan, exact) < 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_types_are_computed_in_float32(dtype):
+    case = draw([6, 9], 4, 5.0, padding=True, dustbin=True, dtype=dtype)
+    plan, gradients = differentiate(case)
+    expected, expected_gradients = differentiate(case.to(torch.float32))
+    assert plan.dtype == gradients["scores"].dtype == gradients["dustbin"].dtype == dtype
+    torch.testing.assert_close(plan, expected.to(dtype), rtol=0, atol=0)
+    torch.testing.assert_close(gradients["scores"], expected_gradients["scores"].to(dtype))

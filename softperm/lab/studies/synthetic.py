@@ -243,7 +243,7 @@ class _Trial:
         return [min(epoch.validation_loss for epoch in result.curve) for result in results]
 
     @torch.no_grad()
-    def _distances(self, model: nn.Module) -> np.ndarray:
+    def _distances(self, model: PiGNN | ReadoutGNN) -> np.ndarray:
         return vector_distances(model.eval().transform(self.everything).double().cpu().numpy())
 
     def network(self, p: int, seed: int, capacity: int | None) -> PiGNN:
@@ -297,7 +297,9 @@ class _Trial:
             "gin": lambda: self._readout("GIN", GINEncoder),
         }
 
-    def _permuted(self, name: str, make: Callable[[int, int], Tensor]) -> dict[str, Outcome]:
+    def _permuted(
+        self, name: str, make: Callable[[int, torch.Generator], Tensor]
+    ) -> dict[str, Outcome]:
         made = []
         batch = self.collection.batch(torch.arange(len(self.collection)))
         for seed in range(self.config.seeds):

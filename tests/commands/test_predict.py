@@ -1,0 +1,146 @@
+"""``softperm predict`` and ``softperm embed``: a row for each graph, in every file format."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from samples import FAST, labelled_path, rings_and_cliques, run_command, write_json_lines
+
+from softperm import PiGNNClassifier, PiGNNRegressor
+
+GRAPHS, KIND = rings_and_cliques(8)
+NAMES = ["clique" if kind else "ring" for kind in KIND]
+SIZES = np.array([float(len(graph)) for graph in GRAPHS])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Graphs whose file has targets of its own, which are not looked at."""
+    return write_json_lines(tmp_path_factory.mktemp("data") / "g.jsonl", GRAPHS, kind=["?"] * 8)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[PiGNNClassifier, Path]:
+    folder = tmp_path_factory.mktemp("model")
+    made = PiGNNClassifier(**FAST).fit(GRAPHS, NAMES)
+    made.save(folder)
+    return made, folder
+
+
+def table(path: Path) -> tuple[list[str], list[list[str]]]:
+    header, *rows = csv.reader(path.open(newline=""))
+    return header, rows
+
+
+def test_classes_come_with_their_probabilities(trained, data, tmp_path):
+    made, folder = trained
+    out = tmp_path / "new" / "p.csv"
+    done = run_command("predict", folder, data, "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"graphs": 8, "predictions": str(out)}
+    header, rows = table(out)
+    assert header == ["graph", "prediction", "probability_clique", "probability_ring"]
+    assert [row[0] for row in rows] == [str(i + 1) for i in range(8)]
+    assert [row[1] for row in rows] == made.predict(GRAPHS).tolist()
+    chances = np.array([row[2:] for row in rows], dtype=float)
+    assert (chances == made.predict_proba(GRAPHS)).all()
+
+
+def test_answers_and_numbers_have_a_column_each(data, tmp_path):
+    y = np.stack([KIND, 1 - KIND], axis=1)
+    PiGNNClassifier(**FAST).fit(GRAPHS, y).save(tmp_path / "answers")
+    PiGNNRegressor(**FAST).fit(GRAPHS, SIZES).save(tmp_path / "number")
+    PiGNNRegressor(**FAST).fit(GRAPHS, np.stack([SIZES, SIZES], 1)).save(tmp_path / "numbers")
+    pairs = ["prediction_0", "prediction_1"]
+    expected = {
+        "answers": [*pairs, "probability_0", "probability_1"],
+        "number": ["prediction"],
+        "numbers": pairs,
+    }
+    for name, columns in expected.items():
+        out = tmp_path / f"{name}.csv"
+        assert run_command("predict", tmp_path / name, data, "--out", out).exit_code == 0
+        header, rows = table(out)
+        assert header == ["graph", *columns]
+        values = np.array(rows, dtype=float)
+        assert np.isfinite(values).all()
+    made = PiGNNRegressor.load(tmp_path / "number")
+    assert [float(row[1]) for row in table(tmp_path / "number.csv")[1]] == made.predict(
+        GRAPHS
+    ).tolist()
+
+
+def test_vectors_are_the_same_in_every_format(trained, data, tmp_path):
+    made, folder = trained
+    expected, names = made.transform(GRAPHS), made.get_feature_names_out().tolist()
+    for ending in ("npz", "csv", "parquet"):
+        out = tmp_path / f"v.{ending}"
+        done = run_command("embed", folder, data, "--out", out, "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout) == {"graphs": 8, "length": 16, "vectors": str(out)}
+    content = np.load(tmp_path / "v.npz", allow_pickle=False)
+    assert (content["vectors"] == expected).all()
+    assert content["graph"].tolist() == [str(i + 1) for i in range(8)]
+    assert content["name"].tolist() == names
+    header, rows = table(tmp_path / "v.csv")
+    assert header == ["graph", *names]
+    assert (np.array([row[1:] for row in rows], dtype=np.float32) == expected).all()
+    parquet = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "v.parquet")
+    assert parquet.column_names == ["graph", *names]
+    columns = np.stack([parquet[name].to_numpy() for name in names], axis=1)
+    assert (columns == expected).all()
+    assert columns.dtype == np.float32
+
+
+def test_parquet_without_its_library_says_what_to_install(trained, data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run_command("embed", trained[1], data, "--out", tmp_path / "v.parquet")
+    assert done.exit_code == 2
+    assert "pip install 'softperm[parquet]', or write .npz or .csv" in done.stderr
+
+
+def test_unseen_labels_are_one_line_of_warning(tmp_path):
+    words = [labelled_path(word) for word in ("ab", "ba", "aab", "abb")]
+    PiGNNClassifier(**FAST, validation_fraction=0.0).fit(words, [0, 1] * 2).save(tmp_path / "m")
+    path = write_json_lines(tmp_path / "g.jsonl", [labelled_path("az"), labelled_path("zz")])
+    for command in ("predict", "embed"):
+        done = run_command(command, tmp_path / "m", path, "--out", tmp_path / "out.csv")
+        assert done.exit_code == 0, done.output
+        warned = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+        (line,) = warned
+        assert "3 vertices and 0 edges have labels that training did not see" in line
+
+
+def test_directed_graphs_need_to_be_asked_for(trained, tmp_path):
+    path = write_json_lines(tmp_path / "g.jsonl", [nx.DiGraph([(0, 1), (1, 2)])])
+    out = ("--out", tmp_path / "p.csv")
+    done = run_command("predict", trained[1], path, *out)
+    assert done.exit_code == 2
+    assert "is directed" in done.stderr
+    assert run_command("predict", trained[1], path, *out, "--symmetrise").exit_code == 0
+
+
+def test_a_model_on_the_hub_can_be_named(trained, data, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def fetch(name, **_):
+        asked.append(name)
+        return str(trained[1])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    done = run_command("predict", "hf://someone/model", data, "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    assert set(asked) == {"someone/model"}
+
+
+def test_a_larger_graph_than_any_in_training_is_predicted(trained, tmp_path):
+    path = write_json_lines(tmp_path / "g.jsonl", [nx.path_graph(300)])
+    done = run_command("predict", trained[1], path, "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    assert len(table(tmp_path / "p.csv")[1]) == 1

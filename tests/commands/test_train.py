@@ -1,0 +1,301 @@
+"""``softperm train``: every format in, a whole run folder out."""
+
+import csv
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from samples import rings_and_cliques, run_command, same_weights, write_json_lines
+
+from softperm import PiGNNClassifier, PiGNNRegressor
+from softperm.commands import runs
+from softperm.files import GraphFile
+
+GRAPHS, KIND = rings_and_cliques(20)
+NAMES = ["clique" if kind else "ring" for kind in KIND]
+FAST = ("--epochs", 2, "--latent-vertices", 4, "--hidden", 8, "--batch-size", 8, "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def few_pictures(monkeypatch):
+    monkeypatch.setattr(runs, "PICTURES", 1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_json_lines(tmp_path_factory.mktemp("data") / "g.jsonl", GRAPHS, kind=NAMES)
+
+
+def write_tu(folder: Path) -> Path:
+    """The graphs in TUDataset's format, in a folder."""
+    folder = folder / "RINGS"
+    folder.mkdir(parents=True)
+    edges, owner, start = [], [], 1
+    for i, graph in enumerate(GRAPHS):
+        edges += [f"{u + start}, {v + start}" for a, b in graph.edges for u, v in ((a, b), (b, a))]
+        owner += [str(i + 1)] * len(graph)
+        start += len(graph)
+    for name, lines in (
+        ("A", edges),
+        ("graph_indicator", owner),
+        ("graph_labels", [str(2 * kind - 1) for kind in KIND]),
+    ):
+        (folder / f"RINGS_{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_tu_zip(folder: Path) -> Path:
+    made = write_tu(folder)
+    with zipfile.ZipFile(folder / "RINGS.zip", "w") as archive:
+        for path in made.iterdir():
+            archive.write(path, f"RINGS/{path.name}")
+    return folder / "RINGS.zip"
+
+
+def write_smiles(folder: Path) -> Path:
+    pytest.importorskip("rdkit")
+    molecules = ["CCO", "c1ccccc1", "CC(=O)O", "C", "CCN", "C#N", "c1ccncc1", "OCCO", "CS", "Cl"]
+    rows = [f"{smiles},{i / 7:.3f}" for i, smiles in enumerate(molecules * 2)]
+    (folder / "mols.csv").write_text("SMILES,solubility\n" + "\n".join(rows) + "\n")
+    return folder / "mols.csv"
+
+
+def write_lines(folder: Path) -> Path:
+    return write_json_lines(folder / "graphs.jsonl", GRAPHS, kind=NAMES)
+
+
+def write_graphml(folder: Path) -> Path:
+    folder = folder / "graphml"
+    folder.mkdir()
+    for i, (graph, name) in enumerate(zip(GRAPHS, NAMES, strict=True)):
+        copy = graph.copy()
+        copy.graph["kind"] = name
+        nx.write_graphml(copy, folder / f"graph{i:02}.graphml")
+    return folder
+
+
+FORMATS = {
+    "a TUDataset folder": (write_tu, PiGNNClassifier),
+    "a TUDataset zip": (write_tu_zip, PiGNNClassifier),
+    "a table of SMILES": (write_smiles, PiGNNRegressor),
+    "JSON Lines": (write_lines, PiGNNClassifier),
+    "a GraphML folder": (write_graphml, PiGNNClassifier),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_can_be_trained_on_and_predicted(kind, tmp_path):
+    write, estimator = FORMATS[kind]
+    path, run = write(tmp_path), tmp_path / "run"
+    done = run_command("train", path, "--out", run, *FAST, "--json")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["epochs"] == 2
+    assert result["test_graphs"] == 2
+    assert result["interrupted"] is False
+    assert json.loads((run / "result.json").read_text()) == result
+    names = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
+    pictures = {name for name in names if name.startswith("pictures/")}
+    assert len(pictures) == 1
+    assert names - pictures == {
+        "config.json", "result.json", "log.txt", "curve.csv", "curve.png", "model/config.json",
+        "model/model.safetensors",
+    }  # fmt: skip
+    assert estimator.load(run / "model").best_epoch_ == result["best_epoch"]
+    done = run_command("predict", run, path, "--out", tmp_path / "p.csv", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 21
+
+
+def test_the_model_is_the_one_that_the_library_trains(data, tmp_path):
+    done = run_command("train", data, "--out", tmp_path, *FAST, "--test-fraction", 0)
+    assert done.exit_code == 0, done.output
+    settings = {"latent_vertices": 4, "hidden": 8, "epochs": 2, "batch_size": 8, "progress": False}
+    alone = PiGNNClassifier(**settings).fit(GRAPHS, NAMES)
+    same_weights(PiGNNClassifier.load(tmp_path / "model").model_, alone.model_)
+    assert "test_score" not in json.loads((tmp_path / "result.json").read_text())
+
+
+def test_the_run_folder_says_what_was_asked_and_what_was_seen(data, tmp_path):
+    done = run_command("train", data, "--out", tmp_path, *FAST, "--encoder", "gcn", "--seed", 5)
+    assert done.exit_code == 0, done.output
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["data"] == str(data)
+    assert config["target"] == ["kind"]
+    assert config["task"] == "classification"
+    assert config["test_fraction"] == 0.1
+    assert (config["encoder"], config["seed"], config["epochs"]) == ("gcn", 5, 2)
+    rows = list(csv.DictReader((tmp_path / "curve.csv").open()))
+    assert [row["number"] for row in rows] == ["1", "2"]
+    assert all(float(row["train_loss"]) > 0 for row in rows)
+    log = (tmp_path / "log.txt").read_text()
+    assert "g: 20 graphs, targets kind" in log
+    assert f"wrote {tmp_path}/model" in log
+    assert log in done.stderr
+    assert str(tmp_path) in done.stdout
+    for picture in [tmp_path / "curve.png", *(tmp_path / "pictures").iterdir()]:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_each_class_some_graphs_are_kept_for_the_test(data, tmp_path):
+    done = run_command("train", data, "--out", tmp_path, *FAST, "--test-fraction", 0.3, "--json")
+    assert json.loads(done.stdout)["test_graphs"] == 6
+
+
+def test_a_finished_run_is_not_overwritten(data, tmp_path):
+    assert run_command("train", data, "--out", tmp_path, *FAST).exit_code == 0
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    done = run_command("train", data, "--out", tmp_path, *FAST)
+    assert done.exit_code == 2
+    assert "holds a finished run: choose another --out, or delete it" in done.stderr
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+TARGETS = {
+    "few": [0, 1, 2] * 6 + [0, 1],
+    "many": list(range(20)),
+    "real": [i / 3 for i in range(20)],
+    "gaps": [None if i % 5 == 0 else i / 3 for i in range(20)],
+    "yes": [i % 2 for i in range(20)],
+    "maybe": [None if i % 4 == 0 else i % 2 for i in range(20)],
+    "words": NAMES,
+}
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> Path:
+    return write_json_lines(tmp_path_factory.mktemp("data") / "s.jsonl", GRAPHS, **TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "kind"),
+    [
+        ("few", "auto", PiGNNClassifier),
+        ("few", "regression", PiGNNRegressor),
+        ("gaps", "auto", PiGNNRegressor),
+        ("yes,maybe", "auto", PiGNNClassifier),
+        ("real, gaps", "auto", PiGNNRegressor),
+    ],
+)
+def test_targets_are_learnt_as_what_they_are(target, task, kind, several, tmp_path):
+    arguments = ("--target", target, "--task", task)
+    done = run_command("train", several, "--out", tmp_path, *FAST, *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    made = kind.load(tmp_path / "model")
+    assert made.task_.outputs == {"few": 3, "gaps": 1}.get(target, 2) or task == "regression"
+
+
+def graph_file(**targets) -> GraphFile:
+    count = len(next(iter(targets.values())))
+    columns = {name: np.array(values) for name, values in targets.items()}
+    return GraphFile([], columns, "file", tuple(f"g{i}" for i in range(count)))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("targets", "task"),
+    [
+        ({"a": ["x", "y"]}, "classification"),
+        ({"a": [0, 1, 5]}, "classification"),
+        ({"a": list(range(20))}, "classification"),
+        ({"a": list(range(21))}, "regression"),
+        ({"a": [1.0, 2.0]}, "classification"),
+        ({"a": [1.5, 2.0]}, "regression"),
+        ({"a": [1.5, NAN]}, "regression"),
+        ({"a": [0, 1], "b": [1, 1]}, "multilabel"),
+        ({"a": [0, NAN], "b": [1, 1]}, "multilabel"),
+        ({"a": [0, 2], "b": [1, 1]}, "regression"),
+    ],
+    ids=str,
+)
+def test_the_task_follows_from_the_targets(targets, task):
+    assert runs.choose_task("auto", graph_file(**targets)) == task
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "message"),
+    [
+        ("guess", {"a": [0, 1]}, "--task must be auto, classification, multilabel or regression"),
+        ("multilabel", {"a": [0, 1]}, "--task multilabel takes several targets; got a"),
+        (
+            "classification",
+            {"a": [0], "b": [1]},
+            "--task classification takes one target; got a, b",
+        ),
+        ("auto", {"a": [0, 1, NAN]}, "target a is missing for graph g2: leave such graphs out"),
+        ("auto", {"a": ["x", "", "y"]}, "target a is missing for graph g1"),
+        ("regression", {"a": [0, np.inf]}, "target a is infinite for graph g1"),
+    ],
+)
+def test_a_task_that_the_targets_do_not_fit_is_refused(task, targets, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        runs.choose_task(task, graph_file(**targets))
+
+
+def test_a_target_must_be_named_where_there_are_several(several, tmp_path):
+    done = run_command("train", several, "--out", tmp_path, *FAST)
+    assert done.exit_code == 2
+    assert "has these targets: few, many, real, gaps, yes, maybe, words; name what" in done.stderr
+    done = run_command("train", several, "--out", tmp_path, *FAST, "--target", "size")
+    assert done.exit_code == 2
+    assert "has no target 'size'; the targets there are: few, many" in done.stderr
+
+
+def test_a_file_without_targets_cannot_be_learnt_from(tmp_path):
+    path = write_json_lines(tmp_path / "g.jsonl", GRAPHS)
+    done = run_command("train", path, "--out", tmp_path / "run", *FAST)
+    assert done.exit_code == 2
+    assert "has no targets to learn from" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "capacity"), [("auto", 9), ("none", None), ("30", 30)])
+def test_capacity_may_be_auto_none_or_a_number(text, capacity, data, tmp_path):
+    done = run_command("train", data, "--out", tmp_path, *FAST, "--capacity", text)
+    assert done.exit_code == 0, done.output
+    assert PiGNNClassifier.load(tmp_path / "model").model_.config.capacity == capacity
+
+
+def test_warnings_are_lines_that_the_log_keeps(tmp_path):
+    loops = [graph.copy() for graph in GRAPHS]
+    for graph in loops:
+        graph.add_edge(0, 0)
+    path = write_json_lines(tmp_path / "g.jsonl", loops, kind=NAMES)
+    done = run_command("train", path, "--out", tmp_path / "run", *FAST)
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("warning: removed 20 self-loops") == 1
+    assert "warning: removed 20 self-loops" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_pictures_are_of_graphs_of_different_sizes(monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "PICTURES", 6)
+    drawn = []
+    monkeypatch.setattr(runs.plots, "save", lambda figure, path: drawn.append((figure, path.name)))
+    run_folder = tmp_path / "run"
+    odd = [nx.empty_graph(1), nx.empty_graph(3), *GRAPHS, nx.path_graph(200)]
+    path = write_json_lines(tmp_path / "g.jsonl", odd, kind=["ring", "clique", *NAMES, "ring"])
+    assert run_command("train", path, "--out", run_folder, *FAST).exit_code == 0
+    (_, curve), *pictures = drawn
+    assert curve == "curve"
+    assert len(pictures) == 6
+    assert "graph-0" in {name for _, name in pictures}
+    assert "graph-22" not in {name for _, name in pictures}  # too large to look at
+    for figure, _ in pictures:
+        titles = [axis.get_title() for axis in figure.axes]
+        assert titles[:4] == ["graph", "soft permutation D", "adjacency A", "aligned DᵀAD"]
+
+
+def test_graphs_too_large_to_draw_are_not_drawn(monkeypatch, data, tmp_path):
+    monkeypatch.setattr(runs, "SMALL", 3)
+    assert run_command("train", data, "--out", tmp_path / "a", *FAST).exit_code == 0
+    assert len(list((tmp_path / "a" / "pictures").iterdir())) == 1
+    monkeypatch.setattr(runs, "LARGE", 4)
+    assert run_command("train", data, "--out", tmp_path / "b", *FAST).exit_code == 0
+    assert not (tmp_path / "b" / "pictures").exists()
+    assert "and 0 pictures" in (tmp_path / "b" / "log.txt").read_text()

@@ -1,0 +1,178 @@
+"""Estimators in folders: the same predictions after loading, or one sentence."""
+
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from samples import FAST, labelled_path, random_graph, rings_and_cliques, same_weights
+
+from softperm import PiGNN, PiGNNClassifier, PiGNNRegressor
+from softperm.folder import FolderError, write_folder
+
+GRAPHS, KIND = rings_and_cliques(10)
+SIZES = np.array([float(len(graph)) for graph in GRAPHS])
+ANSWERS = np.stack([KIND, 1 - KIND, np.full(10, np.nan)], axis=1)
+ANSWERS[0, 2], ANSWERS[1, 2] = 0, 1
+WORDS = [labelled_path(word) for word in ("ab", "ba", "aab", "abb", "bab", "bb", "b", "aba")]
+RICH = [random_graph(4 + i, seed=i) for i in range(8)]
+
+CASES = {
+    "integers": (PiGNNClassifier, {}, GRAPHS, KIND),
+    "strings": (PiGNNClassifier, {}, GRAPHS, np.where(KIND, "Clique", "ring")),
+    "booleans": (PiGNNClassifier, {}, GRAPHS, KIND == 1),
+    "answers": (PiGNNClassifier, {}, GRAPHS, ANSWERS),
+    "one number": (PiGNNRegressor, {}, GRAPHS, 1e6 * SIZES),
+    "several numbers": (PiGNNRegressor, {}, GRAPHS, np.stack([SIZES, -SIZES], axis=1)),
+    "one column": (PiGNNRegressor, {}, GRAPHS, SIZES[:, None]),
+    "labels": (PiGNNClassifier, {}, WORDS, [0, 1] * 4),
+    "everything": (PiGNNClassifier, {"encoder": "gin", "dustbin": True}, RICH, [0, 1] * 4),
+    "convolutions": (PiGNNRegressor, {"head": "conv", "encoder": "gcn"}, RICH, range(8)),
+    "softmax": (PiGNNClassifier, {"normaliser": "softmax", "capacity": None}, GRAPHS, KIND),
+    "standard": (PiGNNClassifier, {"scaling": "standard"}, GRAPHS, KIND),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loaded_estimator_equals_the_saved_one(case, tmp_path):
+    kind, settings, graphs, y = CASES[case]
+    made = kind(**{**FAST, **settings}, checkpoint=tmp_path / "training").fit(graphs, y)
+    made.save(tmp_path / "model")
+    back = kind.load(tmp_path / "model")
+    assert back.get_params() == {**made.get_params(), "checkpoint": None}
+    assert back.vocabulary_ == made.vocabulary_
+    assert back.best_epoch_ == made.best_epoch_
+    same_weights(back.model_, made.model_)
+    for method in ("predict", "transform", *(["predict_proba"] if kind is PiGNNClassifier else [])):
+        ours, theirs = getattr(made, method)(graphs), getattr(back, method)(graphs)
+        assert (ours == theirs).all()
+        assert ours.dtype == theirs.dtype
+    assert back.score(graphs, y) == made.score(graphs, y)
+
+
+def test_a_loaded_estimator_can_be_fitted_anew(tmp_path):
+    PiGNNClassifier(**FAST).fit(WORDS, [0, 1] * 4).save(tmp_path)
+    back = PiGNNClassifier.load(tmp_path).fit(GRAPHS, np.where(KIND, "a", "b"))
+    same_weights(back.model_, PiGNNClassifier(**FAST).fit(GRAPHS, np.where(KIND, "a", "b")).model_)
+
+
+def test_unseen_labels_are_known_as_such_after_loading(tmp_path):
+    PiGNNClassifier(**FAST).fit(WORDS, [0, 1] * 4).save(tmp_path)
+    with pytest.warns(UserWarning, match="1 vertices and 0 edges have labels"):
+        PiGNNClassifier.load(tmp_path).predict([labelled_path("az")])
+
+
+def test_the_config_is_plain_json_with_readable_settings(tmp_path):
+    PiGNNClassifier(**FAST).fit(WORDS, [0, 1] * 4).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["softperm_format"] == 1
+    assert config["kind"] == "PiGNNClassifier"
+    assert config["params"]["latent_vertices"] == 4
+    assert config["vocabulary"]["labels"] == [["a", "b"]]
+    assert config["targets"] == {"classes": [0, 1], "labels": None}
+    assert all(
+        isinstance(t, torch.Tensor) for t in load_file(tmp_path / "model.safetensors").values()
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A classifier's configuration and tensors, to be spoilt."""
+    folder = tmp_path_factory.mktemp("saved")
+    PiGNNClassifier(**FAST).fit(WORDS, [0, 1] * 4).save(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["softperm_format"], config["weights_sha256"]
+    return config, load_file(folder / "model.safetensors")
+
+
+def nested(config: dict, key: str, **values) -> dict:
+    return {**config, key: {**config[key], **values}}
+
+
+SPOILT = {
+    "an unknown key": (
+        lambda c: {**c, "surprise": 1},
+        "config.json is damaged: unknown keys: surp",
+    ),
+    "an unknown setting": (
+        lambda c: nested(c, "params", depth=3),
+        "config.json is damaged: .*depth",
+    ),
+    "an unknown model setting": (
+        lambda c: nested(c, "model", depth=3),
+        "do not fit: unknown model settings: depth",
+    ),
+    "a wrong setting": (
+        lambda c: nested(c, "params", latent_vertices=0),
+        "config.json is damaged: latent_vertices must be",
+    ),
+    "no settings": (lambda c: {k: v for k, v in c.items() if k != "params"}, "lacks 'params'"),
+    "settings that are a list": (lambda c: {**c, "params": [1]}, "config.json is damaged"),
+    "no model": (lambda c: {k: v for k, v in c.items() if k != "model"}, "do not fit"),
+    "a model that is a word": (lambda c: {**c, "model": "large"}, "do not fit"),
+    "another size": (lambda c: nested(c, "model", hidden=9), "do not fit: .*size mismatch"),
+    "no classes": (lambda c: {**c, "targets": {}}, "lacks 'classes'"),
+    "other classes": (
+        lambda c: nested(c, "targets", classes=[1, 2, 3]),
+        "config.json is damaged: its model has outputs 2, its targets and vocabulary 3",
+    ),
+    "classes that are null": (
+        lambda c: nested(c, "targets", classes=[None, 1]),
+        "config.json is damaged: graph 0 has no class",
+    ),
+    "other labels": (
+        lambda c: nested(c, "vocabulary", labels=[["a", "b", "c"]]),
+        "has attribute_size 2, its targets and vocabulary 3",
+    ),
+    "a damaged vocabulary": (lambda c: {**c, "vocabulary": {}}, "damaged: vocabulary: expected"),
+    "an epoch that is a word": (lambda c: {**c, "best_epoch": "last"}, "config.json is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_a_configuration_that_does_not_fit_is_said_in_one_sentence(case, saved, tmp_path):
+    spoil, message = SPOILT[case]
+    write_folder(tmp_path, spoil(saved[0]), saved[1])
+    with pytest.raises(FolderError, match=message) as caught:
+        PiGNNClassifier.load(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_missing_and_surplus_weights_are_said(saved, tmp_path):
+    config, tensors = saved
+    first = next(iter(tensors))
+    write_folder(tmp_path, config, {k: v for k, v in tensors.items() if k != first})
+    with pytest.raises(FolderError, match=f"Missing key.*{first}"):
+        PiGNNClassifier.load(tmp_path)
+    write_folder(tmp_path, config, {**tensors, "backdoor": torch.zeros(1)})
+    with pytest.raises(FolderError, match=r"Unexpected key.*backdoor"):
+        PiGNNClassifier.load(tmp_path)
+
+
+def test_an_estimator_of_the_other_kind_is_said(tmp_path):
+    PiGNNRegressor(**FAST).fit(GRAPHS, SIZES).save(tmp_path)
+    with pytest.raises(FolderError, match="holds a PiGNNRegressor, not a PiGNNClassifier"):
+        PiGNNClassifier.load(tmp_path)
+    with pytest.raises(FolderError, match="holds a PiGNNRegressor, not a PiGNN"):
+        PiGNN.load(tmp_path)
+
+
+def test_means_and_deviations_of_other_numbers_are_said(tmp_path):
+    PiGNNRegressor(**FAST).fit(GRAPHS, SIZES).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    tensors = load_file(tmp_path / "model.safetensors")
+    for key in ("softperm_format", "weights_sha256"):
+        del config[key]
+    write_folder(tmp_path, nested(config, "targets", std=[1.0, 2.0]), tensors)
+    with pytest.raises(FolderError, match="there are 1 means but 2 deviations"):
+        PiGNNRegressor.load(tmp_path)
+
+
+def test_a_graph_of_one_vertex_survives_saving(tmp_path):
+    made = PiGNNClassifier(**FAST).fit(GRAPHS, KIND)
+    made.save(tmp_path)
+    alone = [nx.empty_graph(1)]
+    assert (PiGNNClassifier.load(tmp_path).transform(alone) == made.transform(alone)).all()

@@ -1,0 +1,152 @@
+"""The shape of the package: imports point upstream, only commands print, help needs no torch."""
+
+import ast
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import softperm
+
+PACKAGE = Path(softperm.__file__).parent
+ORDER = [
+    "threads", "canonical", "attributes", "molecules", "graphs", "features", "collection",
+    "vocabulary", "files", "ragged", "encoders", "transport", "permutation", "alignment", "heads",
+    "folder", "model", "training", "estimators", "plots", "distance", "datasets", "baselines",
+    "lab", "commands", "cli",
+]  # fmt: skip
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """The dotted name of a module, without ``softperm``; empty for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(nodes, home: Path) -> set[str]:
+    """Modules of this package that the given statements import, by their names in ``MODULES``."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{home}: imports are absolute"
+            module = node.module or ""
+            for alias in node.names:  # from softperm import plots: a module, not a name in one
+                inner = f"{module}.{alias.name}"
+                known = inner.removeprefix("softperm.") in MODULES
+                found.add(inner if known else module)
+    ours = {name for name in found if name == "softperm" or name.startswith("softperm.")}
+    return {name.removeprefix("softperm").removeprefix(".") for name in ours}
+
+
+def at_import(module: ast.Module):
+    """The statements that run when a module is imported: not in functions, not for checkers."""
+    waiting = list(module.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting.extend(node.orelse)
+            continue
+        yield node
+        waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def test_the_order_names_every_part_of_the_package():
+    assert {name.partition(".")[0] for name in MODULES if name} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name])
+def test_imports_point_upstream(name):
+    """Also those inside functions: they only wait, they do not turn the direction around."""
+    part = name.partition(".")[0]
+    for other in imported(ast.walk(tree(MODULES[name])), MODULES[name]):
+        theirs = other.partition(".")[0]
+        if theirs and theirs != part:
+            assert ORDER.index(theirs) < ORDER.index(part), f"{name} imports {other}"
+
+
+def test_no_module_needs_itself_to_be_imported():
+    graph = {name: imported(at_import(tree(path)), path) for name, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, f"imports run in a circle: {' -> '.join([*above, name])}"
+        if name not in done:
+            for other in graph.get(name, set()) - {name}:
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in MODULES if n.partition(".")[0] not in {"commands", "cli"}]
+)
+def test_only_commands_print(name):
+    for node in ast.walk(tree(MODULES[name])):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "print", f"{name}:{node.lineno} prints"
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert "typer" not in ast.dump(node), f"{name}:{node.lineno} speaks to the terminal"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_file_is_too_long_to_be_read(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+
+
+HELP = """
+import sys
+from softperm.cli import main
+sys.argv = ["softperm", *{arguments}]
+try:
+    main()
+finally:
+    heavy = {{"torch", "numpy", "scipy", "sklearn", "numba", "matplotlib", "networkx"}}
+    assert not heavy & set(sys.modules), sorted(heavy & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]], ids=str)
+def test_help_answers_within_a_second_and_without_torch(arguments):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", HELP.format(arguments=arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TERM": "dumb", "COLUMNS": "100"},
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert "softperm" in done.stdout
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert spent < 1, f"{spent:.2f} s of CPU"
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, softperm; assert not {'torch', 'numpy'} & set(sys.modules); dir(softperm)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there():
+    for name in softperm.__all__:
+        assert getattr(softperm, name) is not None
+    assert set(softperm.__all__) <= set(dir(softperm))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        softperm.nothing  # noqa: B018

@@ -1,0 +1,114 @@
+"""Tasks: losses and scores against their definitions, with targets missing here and there."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from softperm.training.tasks import (
+    Classification,
+    MultiLabel,
+    Regression,
+    Task,
+    mean_loss,
+)
+
+NAN = float("nan")
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_classification_is_cross_entropy_and_accuracy():
+    outputs, y = random(6, 3), torch.tensor([0, 1, 2, 2, 1, 0])
+    task = Classification(3)
+    assert task.outputs == 3
+    assert task.higher_is_better
+    assert_close(mean_loss(task, outputs, task.encode(y)), F.cross_entropy(outputs, y))
+    assert task.score(outputs, y) == (outputs.argmax(1) == y).double().mean().item()
+
+
+def test_missing_answers_count_neither_in_loss_nor_in_score():
+    outputs = random(8, 2)
+    y = torch.tensor([[0, 1], [1, 0], [1, 1], [0, 0], [1, NAN], [NAN, 1], [0, NAN], [NAN, NAN]])
+    task = MultiLabel(2)
+    there = ~y.isnan()
+    loss = F.binary_cross_entropy_with_logits(outputs[there], y[there].double())
+    assert_close(mean_loss(task, outputs, task.encode(y)), loss)
+    for metric, measure in (
+        ("roc_auc", roc_auc_score),
+        ("average_precision", average_precision_score),
+    ):
+        columns = [measure(y[there[:, t], t], outputs[there[:, t], t]) for t in range(2)]
+        assert MultiLabel(2, metric=metric).score(outputs, y) == pytest.approx(np.mean(columns))
+
+
+def test_a_question_with_one_answer_only_is_left_out_of_the_score():
+    outputs = random(4, 2)
+    y = torch.tensor([[0.0, 1], [1, 1], [1, 1], [0, NAN]])
+    expected = roc_auc_score(y[:, 0], outputs[:, 0])
+    assert MultiLabel(2).score(outputs, y) == pytest.approx(expected)
+    assert np.isnan(MultiLabel(2).score(outputs, torch.ones(4, 2)))
+
+
+def test_regression_standardises_with_the_known_training_targets():
+    y = torch.tensor([[1e6, 5.0], [3e6, NAN], [NAN, 5.0], [5e6, 5.0]], dtype=torch.float64)
+    task = Regression.of(y)
+    assert task.mean == pytest.approx((3e6, 5))
+    assert task.std == pytest.approx((np.std([1e6, 3e6, 5e6]), 1))  # one that never varies: 1
+    encoded = task.encode(y)
+    assert_close(encoded.nanmean(0), torch.zeros(2, dtype=torch.float64))
+    assert_close(task.decode(encoded)[0], y[0])
+
+
+def test_regression_is_squared_error_of_standardised_and_absolute_error_of_plain_targets():
+    y = torch.tensor([[1.0, 50.0], [3.0, NAN], [8.0, 20.0]], dtype=torch.float64)
+    task, outputs = Regression.of(y), random(3, 2)
+    there = ~y.isnan()
+    assert_close(
+        mean_loss(task, outputs, task.encode(y)),
+        (outputs - task.encode(y))[there].square().mean(),
+    )
+    error = (outputs * torch.tensor(task.std) + torch.tensor(task.mean) - y)[there].abs().mean()
+    assert task.score(outputs, y) == pytest.approx(error.item())
+    assert not task.higher_is_better
+
+
+def test_targets_missing_for_every_training_graph_are_refused():
+    y = torch.tensor([[1.0, NAN], [2.0, NAN]])
+    with pytest.raises(ValueError, match=r"target 1 is missing \(NaN\) for every training graph"):
+        Regression.of(y)
+
+
+@pytest.mark.parametrize("task", [MultiLabel(2), Regression((0.0, 0.0), (1.0, 1.0))])
+def test_a_missing_target_has_no_gradient(task):
+    outputs = random(3, 2).requires_grad_()
+    y = torch.tensor([[NAN, 1.0], [0.0, NAN], [NAN, NAN]], dtype=torch.float64)
+    mean_loss(task, outputs, task.encode(y)).backward()
+    assert (outputs.grad != 0).tolist() == (~y.isnan()).tolist()
+
+
+@pytest.mark.parametrize(
+    "task", [Classification(2), MultiLabel(2), Regression((0.0, 0.0), (1.0, 1.0))]
+)
+def test_graphs_that_are_not_kept_do_not_count(task):
+    assert isinstance(task, Task)
+    outputs = random(4, 2)
+    y = (
+        torch.tensor([0, 1, 1, 0])
+        if isinstance(task, Classification)
+        else random(4, 2).sign().relu()
+    )
+    keep = torch.tensor([True, False, True, False])
+    assert_close(mean_loss(task, outputs, y, keep), mean_loss(task, outputs[keep], y[keep]))
+
+
+def test_a_batch_without_any_target_has_loss_zero_and_no_gradient():
+    outputs = random(2, 2).requires_grad_()
+    loss = mean_loss(MultiLabel(2), outputs, torch.full((2, 2), NAN))
+    loss.backward()
+    assert loss.item() == 0
+    assert bool((outputs.grad == 0).all())
