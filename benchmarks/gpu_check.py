@@ -239,12 +239,18 @@ def run_checks(report: Report):
     report.check("torch.compile", check_compile)
 
 
-def build(p: int, padding: bool, dustbin: bool, dtype: torch.dtype) -> float:
-    """Compiles all kernels for one form of problem into Triton's cache; seconds."""
+def build(p: int, padding: bool, dustbin: bool, dtype: torch.dtype, backward: bool) -> float:
+    """Compiles the kernels for one form of problem into Triton's cache; seconds."""
     begin = time.perf_counter()
     problem = draw([3, 20000], p, padding=padding, dustbin=dustbin, dtype=dtype)
     problem.ptr[0, -1] = 9  # two small problems; the launches do not know
-    solve(problem, torch.ones_like(problem.scores), 2)
+    if backward:
+        history = problem.scores.new_zeros(1, 2, 2, problem.column_mass.shape[-1]).double()
+        used = torch.ones(1, 2, dtype=torch.int32, device="cuda")
+        grad = plan = problem.scores
+        gpu.backward(grad, plan, *arrays(problem), history, used, used.to(dtype), 0.0, 1)
+    else:
+        gpu.forward(*arrays(problem), 2, 0.0)
     torch.cuda.synchronize()
     return time.perf_counter() - begin
 
@@ -253,7 +259,8 @@ def compile_all(report: Report):
     forms = [(p, b, b, torch.float32) for p in (128, 64, 20, 40, 5) for b in (True, False)]
     forms += [(20, True, False, torch.float32), (20, False, True, torch.float32)]
     forms += [(20, True, True, torch.float64), (20, False, False, torch.float64)]
-    with ProcessPoolExecutor(min(12, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+    forms = [(*form, backward) for backward in (True, False) for form in forms]
+    with ProcessPoolExecutor(min(16, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
         futures = {str(f): pool.submit(build, *f) for f in forms}
         for name, future in futures.items():
             report.check(f"compile {name}", lambda f=future: {"seconds": f.result()})

@@ -116,7 +116,8 @@ class SoftPermutation(nn.Module):
             raise ValueError(f"there must be at least 1 latent vertex; got {latent_vertices}")
         self.encoder = encoder
         self.features = features
-        self.register_buffer("capacity", None if capacity is None else torch.tensor(capacity))
+        size = None if capacity is None else torch.tensor(capacity)
+        self.register_buffer("capacity", size, persistent=False)
         self.compare = compare
         self.normaliser = normaliser or Sinkhorn()
         self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))

@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch_geometric.data import Data
 
 from softperm.folder import write_atomically
@@ -67,6 +68,8 @@ def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figu
     for axis, (name, matrix, xlabel, ylabel) in zip(axes[1:], panels, strict=True):
         image = axis.imshow(matrix, cmap="magma", aspect="auto", interpolation="nearest")
         axis.set(title=name, xlabel=xlabel, ylabel=ylabel)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no vertex 2.5
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         figure.colorbar(image, ax=axis, shrink=0.8)
     plain = title.replace("$", r"\$")  # not the beginning of a formula, though SMILES may have it
     figure.suptitle(f"{plain} ({n} vertices, {p} latent vertices)".strip())
@@ -91,6 +94,7 @@ def _draw_graph(axis, adjacency: np.ndarray, d: np.ndarray) -> None:
         edgecolors="black",
         linewidths=0.4,
     )
-    axis.figure.colorbar(drawn, ax=axis, shrink=0.8, label="strongest latent vertex")
+    whole = MaxNLocator(integer=True)
+    axis.figure.colorbar(drawn, ax=axis, shrink=0.8, label="strongest latent vertex", ticks=whole)
     axis.set_title("graph")
     axis.set_axis_off()

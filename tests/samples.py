@@ -100,7 +100,7 @@ def variant_name(variant: dict) -> str:
     return "-".join(words)
 
 
-FAST = {"latent_vertices": 4, "hidden": 8, "epochs": 2, "batch_size": 8, "progress": False}
+FAST = {"latent_vertices": 4, "hidden": 8, "epochs": 2, "batch_size": 16, "progress": False}
 """Settings of an estimator that trains in a moment."""
 
 

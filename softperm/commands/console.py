@@ -77,7 +77,8 @@ def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def warnings_as_lines(log: Callable[[str], None] = say) -> Iterator[None]:
-    """Within the block a warning is one line that starts with ``warning:``."""
+    """Within the block a warning is one line that starts with ``warning:``, said once."""
+    said: set[str] = set()
 
     def show(
         message: Warning | str,
@@ -87,10 +88,13 @@ def warnings_as_lines(log: Callable[[str], None] = say) -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        log(f"warning: {message}")
+        words = str(message)
+        if words not in said:
+            said.add(words)
+            log(f"warning: {words}")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("default", UserWarning)
+        warnings.simplefilter("always", UserWarning)  # Python's own memory forgets too easily
         warnings.showwarning = show
         yield
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from softperm.commands.console import counting
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.files import GraphFile, read_graphs
@@ -34,12 +36,17 @@ def prediction_columns(
     estimator: PiGNNClassifier | PiGNNRegressor, file: GraphFile
 ) -> dict[str, list[Any]]:
     """Predictions, and probabilities where there are classes, by the name of their column."""
-    predicted = estimator.predict(file.graphs).reshape(len(file.graphs), -1)  # (B, T)
-    several = predicted.shape[1] > 1
-    names = [f"prediction_{k}" if several else "prediction" for k in range(predicted.shape[1])]
-    columns = dict(zip(names, predicted.T.tolist(), strict=True))
-    if isinstance(estimator, PiGNNClassifier):
-        chances = estimator.predict_proba(file.graphs)  # (B, classes), or (B, T)
-        labels = range(chances.shape[1]) if several else estimator.classes_
-        columns |= {f"probability_{k}": c for k, c in zip(labels, chances.T.tolist(), strict=True)}
-    return columns
+    if isinstance(estimator, PiGNNRegressor):
+        return _columns("prediction", estimator.predict(file.graphs))
+    chances = estimator.predict_proba(file.graphs)  # (B, classes), or (B, T)
+    predicted = estimator.decide(chances)  # (B,), or (B, T)
+    labels = estimator.classes_ if predicted.ndim == 1 else range(chances.shape[1])
+    named = zip(labels, chances.T.tolist(), strict=True)
+    return _columns("prediction", predicted) | {f"probability_{k}": c for k, c in named}
+
+
+def _columns(name: str, values: np.ndarray) -> dict[str, list[Any]]:
+    """A column of that name, or several that are numbered."""
+    columns = values.reshape(len(values), -1).T.tolist()  # (T, B)
+    several = len(columns) > 1
+    return {f"{name}_{k}" if several else name: column for k, column in enumerate(columns)}

@@ -33,7 +33,7 @@ from softperm.distance.tree import Tree, plant
 
 EFFORT = 2_000_000  # relaxations times squared vertices, about a twentieth of a second
 LARGEST = 192  # vertices up to which there is a search; its memory grows with the cube
-POLISHED = 1_000  # vertices up to which an upper bound is descended; a sweep grows with the cube
+POLISHED = 400  # vertices up to which an upper bound is descended; a sweep grows with the cube
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,28 +128,55 @@ def solve(pair: Pair, time_limit: float | None, stop: Event | None = None) -> Fr
 
 
 def _search_long(pair: Pair, tree: Tree, lower: float, over: Callable[[], bool]) -> FrobeniusResult:
-    """Begin anew with FAQ's upper bound and the orbits of both graphs, until the time is over."""
-    best, value = tree.best, float(tree.value[0])
-    lower = max(lower, open_bound(tree))
-    rng = np.random.default_rng(0)
+    """Begin anew with FAQ's upper bound and both graphs' orbits, and raise the lower bound to it.
+
+    Each round asks for permutations up to a target only, which is a much shorter search than the
+    one for anything better than the best; a round that finds none has proven a lower bound. The
+    last round is the full proof, and takes as long as all others together or longer.
+    """
+    best, value = tree.best.copy(), float(tree.value[0])
+    lower = round_up(pair, max(lower, open_bound(tree)))
     if unpack(pair.allowed).all():
+        rng = np.random.default_rng(0)
         for attempt in range(8):
             if not over() and lower <= value - pair.gap:
                 found, p = faq(pair, rng, randomly=attempt > 0)
                 if found < value:
                     best, value = p, found
-    if not over() and lower <= value - pair.gap:
-        small = best.size <= SMALL
-        pair = with_orbits(pair, over) if small else pair
+    small = best.size <= SMALL
+    if small and not over():
+        pair = with_orbits(pair, over)
+    while lower <= value - pair.gap and not over():
         tree = plant(pair)
         tree.probed[0] = 3 if small else 0
-        tree.best[:], tree.value[0] = best, value
-        exhausted = False
-        while not exhausted and not over() and lower <= tree.value[0] - pair.gap:
-            exhausted = advance(pair, tree, EFFORT // best.size**2)
-        lower = max(lower, open_bound(tree))
-        best = tree.best
+        lower, found = _raise(pair, tree, _target(pair, lower, value), over)
+        if found < value:
+            best, value = tree.best.copy(), found
     return _result(pair, best, lower)
+
+
+def _target(pair: Pair, lower: float, value: float) -> float:
+    """A cost to search up to: an eighth of the way from the lower bound to the best."""
+    if not pair.whole:
+        return min(lower + max((value - lower) / 8, pair.gap), value - pair.gap)
+    return min(lower + 2 * ((value - lower) // 16), value - 2)
+
+
+def _raise(pair: Pair, tree: Tree, target: float, over: Callable[[], bool]) -> tuple[float, float]:
+    """Search for permutations that cost no more than the target.
+
+    Returns:
+        A lower bound of the optimum, and the least cost found, infinite if there is none.
+    """
+    tree.value[0] = target + pair.gap + (2**-5 if pair.whole else 0.0)
+    pretended = tree.value[0]
+    exhausted = False
+    while not exhausted and not over():
+        exhausted = advance(pair, tree, EFFORT // pair.a.shape[0] ** 2)
+    found = float(tree.value[0]) if tree.value[0] < pretended else np.inf
+    if exhausted and np.isinf(found):
+        return target + (2 if pair.whole else 0), found
+    return round_up(pair, min(open_bound(tree), found, target)), found
 
 
 def _estimate(pair: Pair) -> FrobeniusResult:

@@ -26,10 +26,13 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
 
     def predict(self, graphs: Sequence[Any]) -> np.ndarray:
         """The most likely class of each graph; for a matrix of answers, the likelier answer."""
-        outputs = self._outputs(graphs)
+        return self.decide(self.predict_proba(graphs))
+
+    def decide(self, chances: np.ndarray) -> np.ndarray:
+        """What :meth:`predict` makes of the probabilities that :meth:`predict_proba` gives."""
         if isinstance(self.task_, MultiLabel):
-            return (outputs > 0).long().numpy()
-        return self.classes_[outputs.argmax(dim=1).numpy()]
+            return (chances > 0.5).astype(np.int64)
+        return self.classes_[chances.argmax(axis=1)]
 
     def predict_proba(self, graphs: Sequence[Any]) -> np.ndarray:
         """Probability of each class (B, classes), or of each yes (B, T)."""

@@ -213,7 +213,7 @@ class _Stack:
         stopped = not self.finished
         made = []
         for m, model in enumerate(self.models):
-            model.load_state_dict({name: tensor[m] for name, tensor in self.best.items()})
+            model.load_state_dict({name: self.best[name][m] for name in model.state_dict()})
             model.eval()
             seconds = self.seconds / max(self.epoch, 1) / len(self.models)
             names = ("train_loss", "validation_loss", "validation_score")

@@ -102,7 +102,7 @@ def forward(
         bin_score: score of the dustbin column.
         iterations: at most how many.
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
-            ``gpu_tiles.judge``).
+            ``gpu_rules.judge``).
 
     Returns:
         The plan, the float64 column potentials after each iteration that was run, the iterations
@@ -212,7 +212,7 @@ def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor) -> Layout:
         )
     width = max(8, 1 << (c - 1).bit_length())
     lanes = min(32, max(8, width // 8))
-    share = width * scores.element_size() // 4
+    share = max(32, width) * scores.element_size() // 4
     chip = tuple((t.entries // share, t) for t in CHIP if t.entries // share > r)
     on_chip = chip[-1][0] if chip else -1
     larger = min(m * b, v // (on_chip - r + 1)) if on_chip >= r else m * b

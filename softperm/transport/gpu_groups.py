@@ -14,15 +14,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from softperm.transport.gpu_rules import (
-    LOWEST,
-)
-from softperm.transport.gpu_tiles import (
-    flat_columns,
-    flat_rows,
-    over_rows,
-    store_columns,
-)
+from softperm.transport.gpu_rules import LOWEST
+from softperm.transport.gpu_tiles import flat_columns, flat_rows, over_rows, store_columns
 
 SCAN = tl.constexpr(512)
 

@@ -12,10 +12,20 @@ import torch
 from samples import labelled_path, rings_and_cliques, run_command, write_json_lines
 
 from softperm.cli import app
+from softperm.commands import runs, trained
 
 GRAPHS, KIND = rings_and_cliques(8)
 KIND = KIND.tolist()
 FAST = ("--epochs", 1, "--latent-vertices", 3, "--hidden", 4, "--device", "cpu")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures():
+    """Drawing takes longer than the training here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_draw_some", lambda *_: 0)
+        patch.setattr(runs.plots, "save", lambda *_: None)
+        yield
 
 
 def refused(message: str, *arguments) -> None:
@@ -45,7 +55,7 @@ FILES = {
     "an empty graph": (GOOD + line([], []), "line 2 has no vertices"),
     "an edge to a missing vertex": (
         GOOD + line([{"id": 0}], [{"source": 0, "target": 7}]),
-        "line 2: link 0 names vertex 7",
+        "line 2: edge (0, 7) names vertex 7, which is not among the 1 nodes",
     ),
     "a NaN attribute": (line(attributed(float("nan")), []), "line 1: x of vertex 0 is nan"),
     "an infinite attribute": (line(attributed(0.5, 1e400), []), "line 1: x of vertex 1 is inf"),
@@ -165,16 +175,12 @@ def test_a_disk_that_is_really_full_is_said(data, tmp_path):
 
 
 def test_a_checkpoint_of_another_training_is_said_and_the_config_stays(data, tmp_path, monkeypatch):
-    from softperm.commands import runs
-
     def crash(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "curve.png")
 
-    monkeypatch.setattr(runs, "PICTURES", 1)
     monkeypatch.setattr(runs.plots, "save", crash)
     refused("curve.png: No space left", "train", data, "--out", tmp_path, *FAST)
     monkeypatch.undo()
-    monkeypatch.setattr(runs, "PICTURES", 1)
     before = (tmp_path / "config.json").read_bytes()
     message = "belongs to a training with other data or settings: delete it, or choose another"
     refused(message, "train", data, "--out", tmp_path, *FAST, "--seed", 9)
@@ -255,8 +261,6 @@ def test_graphs_of_one_vertex_work(tmp_path):
     ids=lambda value: type(value).__name__,
 )
 def test_every_expected_problem_has_its_sentence_and_exit_code(problem, code, said, monkeypatch):
-    from softperm.commands import trained
-
     def fail(*_):
         raise problem
 
@@ -268,8 +272,6 @@ def test_every_expected_problem_has_its_sentence_and_exit_code(problem, code, sa
 
 
 def test_a_fault_of_our_own_is_not_dressed_up_as_bad_input(monkeypatch):
-    from softperm.commands import trained
-
     def fail(*_):
         raise RuntimeError("an invariant does not hold")
 

@@ -32,7 +32,7 @@ def trained(tmp_path_factory) -> tuple[PiGNNClassifier, Path]:
 
 
 def table(path: Path) -> tuple[list[str], list[list[str]]]:
-    header, *rows = csv.reader(path.open(newline=""))
+    header, *rows = csv.reader(path.read_text().splitlines())
     return header, rows
 
 
@@ -82,10 +82,10 @@ def test_vectors_are_the_same_in_every_format(trained, data, tmp_path):
         done = run_command("embed", folder, data, "--out", out, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout) == {"graphs": 8, "length": 16, "vectors": str(out)}
-    content = np.load(tmp_path / "v.npz", allow_pickle=False)
-    assert (content["vectors"] == expected).all()
-    assert content["graph"].tolist() == [str(i + 1) for i in range(8)]
-    assert content["name"].tolist() == names
+    with np.load(tmp_path / "v.npz", allow_pickle=False) as content:
+        assert (content["vectors"] == expected).all()
+        assert content["graph"].tolist() == [str(i + 1) for i in range(8)]
+        assert content["name"].tolist() == names
     header, rows = table(tmp_path / "v.csv")
     assert header == ["graph", *names]
     assert (np.array([row[1:] for row in rows], dtype=np.float32) == expected).all()

@@ -15,10 +15,13 @@ from sklearn.svm import SVC
 from sklearn.utils.validation import check_is_fitted
 
 from softperm import PiGNNClassifier, PiGNNRegressor
+from softperm.graphs import as_graphs
 
-GRAPHS, Y = two_kinds(16)
+DRAWN, Y = two_kinds(16)
+GRAPHS = as_graphs(DRAWN)
 BOTH = pytest.mark.parametrize("kind", [PiGNNClassifier, PiGNNRegressor])
-EASY, KIND = rings_and_cliques(16)
+RINGS, KIND = rings_and_cliques(16)
+EASY = as_graphs(RINGS)
 LEARNS = {**FAST, "epochs": 25, "learning_rate": 1e-2, "batch_size": 64, "validation_fraction": 0.0}
 
 
@@ -86,7 +89,7 @@ def test_cross_validation_scores_every_fold():
     scores = cross_val_score(PiGNNClassifier(**LEARNS), EASY, KIND, cv=2)
     assert scores.shape == (2,)
     assert scores.mean() > 0.8
-    sizes = np.array([float(len(graph)) for graph in EASY])
+    sizes = np.array([float(graph.num_nodes) for graph in EASY])
     guesses = cross_val_predict(PiGNNRegressor(**FAST), EASY, sizes, cv=2)
     assert guesses.shape == (16,)
     assert np.isfinite(guesses).all()

@@ -11,13 +11,15 @@ from samples import FAST, labelled_path, random_graph, rings_and_cliques, same_w
 
 from softperm import PiGNN, PiGNNClassifier, PiGNNRegressor
 from softperm.folder import FolderError, write_folder
+from softperm.graphs import as_graphs
 
-GRAPHS, KIND = rings_and_cliques(10)
-SIZES = np.array([float(len(graph)) for graph in GRAPHS])
+DRAWN, KIND = rings_and_cliques(10)
+GRAPHS = as_graphs(DRAWN)
+SIZES = np.array([float(graph.num_nodes) for graph in GRAPHS])
 ANSWERS = np.stack([KIND, 1 - KIND, np.full(10, np.nan)], axis=1)
 ANSWERS[0, 2], ANSWERS[1, 2] = 0, 1
 WORDS = [labelled_path(word) for word in ("ab", "ba", "aab", "abb", "bab", "bb", "b", "aba")]
-RICH = [random_graph(4 + i, seed=i) for i in range(8)]
+RICH = as_graphs([random_graph(4 + i, seed=i) for i in range(8)])
 
 CASES = {
     "integers": (PiGNNClassifier, {}, GRAPHS, KIND),

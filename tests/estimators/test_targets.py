@@ -11,9 +11,11 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import r2_score
 
 from softperm import PiGNNClassifier, PiGNNRegressor
+from softperm.graphs import as_graphs
 
-GRAPHS, KIND = rings_and_cliques(20)
-SIZES = np.array([float(len(graph)) for graph in GRAPHS])
+DRAWN, KIND = rings_and_cliques(20)
+GRAPHS = as_graphs(DRAWN)
+SIZES = np.array([float(graph.num_nodes) for graph in GRAPHS])
 LEARNS = {**FAST, "epochs": 40, "learning_rate": 1e-2, "batch_size": 64, "validation_fraction": 0.0}
 
 CLASSES = {
@@ -144,7 +146,7 @@ def test_a_target_that_never_varies_is_predicted_exactly():
 
 
 def test_several_targets_with_gaps_are_learnt_column_by_column():
-    edges = np.array([float(graph.number_of_edges()) for graph in GRAPHS])
+    edges = np.array([float(graph.number_of_edges()) for graph in DRAWN])
     y = np.stack([SIZES, 1000 * edges], axis=1)
     gaps = y.copy()
     gaps[::4, 0] = np.nan

@@ -10,10 +10,12 @@ from samples import FAST, same_weights, two_kinds
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.estimators.preparation import hold_out
+from softperm.graphs import as_graphs
 from softperm.training import fit as fitting
 from softperm.training.progress import EpochBar
 
-GRAPHS, Y = two_kinds(24)
+DRAWN, Y = two_kinds(24)
+GRAPHS = as_graphs(DRAWN)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.25, 0.5, 0.9])
@@ -127,22 +129,17 @@ def test_a_checkpoint_resumes_a_fit_exactly(tmp_path):
     assert [e.train_loss for e in whole.curve_] == [e.train_loss for e in resumed.curve_]
 
 
-def change_attribute(graphs):
-    changed = [graph.copy() for graph in graphs]
-    changed[3].nodes[0]["x"] = 1.5
-    return changed
-
-
 def test_a_checkpoint_of_other_data_or_settings_is_refused(tmp_path):
     place = tmp_path / "checkpoint"
-    graphs = [graph.copy() for graph in GRAPHS]
+    graphs = [graph.clone() for graph in GRAPHS]
     for graph in graphs:
-        for v in graph:
-            graph.nodes[v]["x"] = 0.5
+        graph.x = torch.full((graph.num_nodes, 1), 0.5)
+    changed = [graph.clone() for graph in graphs]
+    changed[3].x[0] = 1.5
     settings = {**FAST, "checkpoint": place}
     PiGNNClassifier(**settings).fit(graphs, Y)
     others = [
-        (settings, change_attribute(graphs), Y),
+        (settings, changed, Y),
         (settings, graphs[::-1], Y),
         (settings, graphs, 1 - Y),
         ({**settings, "seed": 1}, graphs, Y),
@@ -210,7 +207,7 @@ def test_the_training_loop_has_no_parameter_for_test_graphs():
 def test_standard_scaling_uses_the_training_vertices_alone():
     held = (GRAPHS[12:], Y[12:])
     made = PiGNNClassifier(**FAST, scaling="standard").fit(GRAPHS[:12], Y[:12], validation=held)
-    degrees = torch.tensor([float(d) for graph in GRAPHS[:12] for _, d in graph.degree()])
+    degrees = torch.tensor([float(d) for graph in DRAWN[:12] for _, d in graph.degree()])
     scale = made.model_.permutation.encoder.scale
     assert scale.mean[0].item() == pytest.approx(degrees.mean().item(), rel=1e-5)
     assert scale.std[0].item() == pytest.approx(degrees.std(correction=0).item(), rel=1e-5)

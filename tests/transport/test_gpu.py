@@ -70,9 +70,9 @@ def agree(case: Case, iterations: int, limit=1e-6, grad_limit=1e-5, **options):
 
 @pytest.fixture
 def tiny_chips(monkeypatch):
-    """Chips that hold 4 rows of 8 columns, so that small problems are divided among groups."""
-    monkeypatch.setattr(gpu, "CHIP", (gpu.Tile(32, 1, 168),))
-    monkeypatch.setattr(gpu, "STREAM", gpu.Tile(32, 1, 168))
+    """Chips that hold 4 rows, so that small problems are divided among groups."""
+    monkeypatch.setattr(gpu, "CHIP", (gpu.Tile(128, 1, 168),))
+    monkeypatch.setattr(gpu, "STREAM", gpu.Tile(128, 1, 168))
 
 
 @law
