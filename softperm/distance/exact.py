@@ -146,20 +146,24 @@ def _search_long(pair: Pair, tree: Tree, lower: float, over: Callable[[], bool])
     small = best.size <= SMALL
     if small and not over():
         pair = with_orbits(pair, over)
-    while lower <= value - pair.gap and not over():
-        tree = plant(pair)
-        tree.probed[0] = 3 if small else 0
-        lower, found = _raise(pair, tree, _target(pair, lower, value), over)
-        if found < value:
-            best, value = tree.best.copy(), found
+    floor, span = lower, value - lower
+    for part in (0, 1 / 32, 1 / 16, *np.arange(1, 9) / 8):
+        target = _target(pair, floor + span * part, value)
+        if lower <= min(target, value - pair.gap) and not over():
+            tree = plant(pair)
+            tree.probed[0] = 3 if small else 0
+            raised, found = _raise(pair, tree, target, over)
+            lower = max(lower, raised)
+            if found < value:
+                best, value = tree.best.copy(), found
     return _result(pair, best, lower)
 
 
-def _target(pair: Pair, lower: float, value: float) -> float:
-    """A cost to search up to: an eighth of the way from the lower bound to the best."""
+def _target(pair: Pair, cost: float, value: float) -> float:
+    """The cost to search up to: about the given one, but not so much as the best."""
     if not pair.whole:
-        return min(lower + max((value - lower) / 8, pair.gap), value - pair.gap)
-    return min(lower + 2 * ((value - lower) // 16), value - 2)
+        return min(cost, value - pair.gap / 2)
+    return min(cost - (cost - value) % 2, value - 2)
 
 
 def _raise(pair: Pair, tree: Tree, target: float, over: Callable[[], bool]) -> tuple[float, float]:

@@ -244,7 +244,10 @@ class _Stack:
         if state is None:
             return
         for name, tensor in self._resumable().items():
-            tensor.copy_(state["tensors"][name])
+            saved = state["tensors"][name]
+            if name.startswith("curve."):  # as long as the number of epochs then asked for
+                tensor, saved = tensor[:, : state["epoch"]], saved[:, : state["epoch"]]
+            tensor.copy_(saved)
         self.epoch, self.seconds = state["epoch"], state["seconds"]
 
 

@@ -6,7 +6,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
@@ -164,19 +163,18 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _share_out(kernel, entries: int, order: np.ndarray, *arguments) -> None:
-    """Runs ``kernel`` in as many threads as numba and torch both allow, if there is work for them.
+    """Runs ``kernel`` in as many threads as torch would use, if there is work for them.
 
     Each thread takes the next problem when it is through with one. The caller's is one of them,
     and it does not wait for those that have not begun when nothing is left to do: at worst, on a
     busy machine, it does all the work. (Numba's own parallel loops wait for every thread, even
-    while one of torch's spins on its core; may not be used after a fork; and some of their back
-    ends not by two callers at a time.)
+    while one of torch's spins on its core; set torch's number of threads when they start; may not
+    be used after a fork; and some of their back ends not by two callers at a time.)
     """
     if len(order) == 0:
         return
     ticket = np.zeros(1, dtype=np.int64)
-    allowed = min(numba.get_num_threads(), torch.get_num_threads())
-    others = min(allowed - 1, len(order) - 1, entries // WORTHWHILE)
+    others = min(torch.get_num_threads() - 1, len(order) - 1, entries // WORTHWHILE)
     helpers = [_pool(os.getpid()).submit(kernel, ticket, order, *arguments) for _ in range(others)]
     kernel(ticket, order, *arguments)
     for helper in helpers:

@@ -131,6 +131,14 @@ def test_a_renumbered_copy_is_at_distance_zero_and_the_permutation_finds_it(n):
     np.testing.assert_array_equal(a, b[result.permutation][:, result.permutation])
 
 
+def test_a_renumbered_copy_of_a_regular_graph_is_found_although_degrees_say_nothing():
+    rng = np.random.default_rng(6)
+    a = nx.to_numpy_array(nx.random_regular_graph(3, 50, seed=1))
+    result = frobenius_distance(a, shuffled(rng, a), time_limit=60.0)
+    assert result.exact
+    assert result.distance == 0
+
+
 def test_a_copy_with_one_edge_less_is_at_squared_distance_two():
     rng = np.random.default_rng(5)
     a = random_matrix(rng, 24, density=0.25)

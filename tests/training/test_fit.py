@@ -8,6 +8,7 @@ import pytest
 import torch
 from samples import collect, random_graph, same_weights
 
+from softperm import PiGNNClassifier
 from softperm.model import ModelConfig, build
 from softperm.training import fit as fitting
 from softperm.training.fit import Examples, FitConfig, epoch_order, fit, predict
@@ -139,6 +140,8 @@ def test_the_loop_has_no_parameter_for_test_graphs():
         "model", "task", "train", "config", "validation", "device", "checkpoint", "fingerprint",
         "on_epoch",
     }  # fmt: skip
+    given = set(inspect.signature(PiGNNClassifier.fit).parameters)
+    assert given == {"self", "graphs", "y", "validation"}
 
 
 def test_the_network_is_left_in_evaluation_mode_and_predicting_keeps_its_mode(whole):

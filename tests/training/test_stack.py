@@ -112,18 +112,25 @@ def test_patience_is_each_models_own():
             close(tensor, b.state_dict()[name])
 
 
-def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path):
+def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
     y = torch.tensor([0, 1] * 8)
     tasks = [Classification(2)] * 3
     variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
     whole, parts, again = networks(variant), networks(variant), networks(variant)
-    arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS)
-    fit_stack(whole, *arguments, SETTINGS)
+    arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
+    fit_stack(whole, *arguments)
+    monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
+
+    def killed(epoch: int) -> None:
+        if epoch == 4:
+            raise RuntimeError("killed")
+
     file = tmp_path / "stack.pt"
-    short = FitConfig(**{**SETTINGS.__dict__, "epochs": 3})
-    fit_stack(parts, *arguments, short, checkpoint=file)
-    resumed = fit_stack(again, *arguments, SETTINGS, checkpoint=file)
-    assert len(resumed[0].curve) == 7
+    with pytest.raises(RuntimeError, match="killed"):
+        fit_stack(parts, *arguments, checkpoint=file, on_epoch=killed)
+    seen = []
+    fit_stack(again, *arguments, checkpoint=file, on_epoch=seen.append)
+    assert seen == [4, 5, 6, 7]
     for a, b in zip(whole, again, strict=True):
         for name, tensor in a.state_dict().items():
             assert torch.equal(tensor, b.state_dict()[name]), name
