@@ -47,6 +47,8 @@ class Sinkhorn(nn.Module):
         gradient: see :func:`softperm.transport.sinkhorn`.
     """
 
+    gradient: Literal["auto", "truncated", "implicit"]
+
     def __init__(
         self,
         iterations: int = 100,

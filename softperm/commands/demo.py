@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.commands.console import give, say, warnings_as_lines
+from softperm.commands.console import give, ready_folder, say, warnings_as_lines
 
 
 def demo(
@@ -21,6 +21,7 @@ def demo(
     from softperm.estimators import PiGNNClassifier
     from softperm.graphs import as_graphs
 
+    ready_folder(out)
     kinds = {
         "ring": lambda n, s: nx.watts_strogatz_graph(n, 4, 0.1, seed=s),
         "random": lambda n, s: nx.gnm_random_graph(n, 2 * n, seed=s),
@@ -34,7 +35,6 @@ def demo(
     model = PiGNNClassifier(latent_vertices=10, epochs=60, seed=0)
     with warnings_as_lines():
         model.fit([graphs[i] for i in train], [y[i] for i in train])
-    out.mkdir(parents=True, exist_ok=True)
     model.save(out / "model")
     plots.save(plots.training_curve(model.curve_, model.best_epoch_), out / "curve")
     shown = [graphs[i] for i in test[:3]]

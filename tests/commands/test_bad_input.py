@@ -260,23 +260,25 @@ def test_graphs_of_one_vertex_work(tmp_path):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_every_expected_problem_has_its_sentence_and_exit_code(problem, code, said, monkeypatch):
+def test_every_expected_problem_has_its_sentence_and_exit_code(
+    problem, code, said, monkeypatch, tmp_path
+):
     def fail(*_):
         raise problem
 
     monkeypatch.setattr(trained, "load_estimator", fail)
-    done = run_command("predict", "run", "data", "--out", "/dev/shm/never.csv")
+    done = run_command("predict", "run", "data", "--out", tmp_path / "never.csv")
     assert done.exit_code == code
     assert done.stderr.strip().startswith(said)
     assert "Traceback" not in done.output
 
 
-def test_a_fault_of_our_own_is_not_dressed_up_as_bad_input(monkeypatch):
+def test_a_fault_of_our_own_is_not_dressed_up_as_bad_input(monkeypatch, tmp_path):
     def fail(*_):
         raise RuntimeError("an invariant does not hold")
 
     monkeypatch.setattr(trained, "load_estimator", fail)
-    done = run_command("predict", "run", "data", "--out", "/dev/shm/never.csv")
+    done = run_command("predict", "run", "data", "--out", tmp_path / "never.csv")
     assert isinstance(done.exception, RuntimeError)
 
 

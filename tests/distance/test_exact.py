@@ -1,5 +1,7 @@
 """The distance of two graphs against enumeration, at its edges, and when time runs out."""
 
+from itertools import count
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -16,9 +18,12 @@ from distance.oracle import (
 )
 from torch_geometric.data import Data
 
-from softperm.distance import frobenius_distance
+from softperm.distance import exact, frobenius_distance
+from softperm.distance.bounds import read_pair
 from softperm.distance.exact import solve
+from softperm.distance.local import cost_of
 from softperm.distance.pack import pack, pair_of
+from softperm.distance.tree import plant
 from softperm.graphs import as_graphs
 
 
@@ -159,6 +164,31 @@ def test_strongly_regular_graphs_of_equal_parameters_are_told_apart():
     result = frobenius_distance(rook, shrikhande)
     assert result.exact
     assert result.distance > 0
+
+
+@pytest.mark.parametrize("weights", [[1.0], [-1.0, 2.0], [0.25, 0.5, 1.75]])
+@pytest.mark.parametrize("steps", [1, 20])
+def test_long_search_raises_its_lower_bound_to_the_optimum_from_a_poor_start(
+    weights, steps, monkeypatch
+):
+    monkeypatch.setattr(exact, "EFFORT", 49 * steps)  # relaxations between two looks at the clock
+    monkeypatch.setattr(exact, "faq", lambda pair, rng, randomly: (np.inf, np.arange(7)))
+    rng = np.random.default_rng(steps)
+    for _ in range(25):
+        a, b = (weigh(rng, random_matrix(rng, 7), np.array(weights)) for _ in range(2))
+        pair = read_pair(a, b, labels=False)
+        tree = plant(pair)
+        tree.best[:] = rng.permutation(7)
+        tree.value[0] = cost_of(pair, tree.best)
+        result = exact._search_long(pair, tree, 0.0, lambda: False)
+        assert result.exact
+        np.testing.assert_allclose(result.distance, enumerate_distance(a, b), atol=1e-6)
+        np.testing.assert_allclose(attained(a, b, result.permutation), result.distance, atol=1e-6)
+        looks = count()
+        cut = exact._search_long(pair, tree, 0.0, lambda looks=looks: next(looks) > 14)
+        assert cut.lower_bound <= result.distance + 1e-9
+        assert result.distance <= cut.distance + 1e-9
+        assert cut.exact == (cut.lower_bound == cut.distance)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

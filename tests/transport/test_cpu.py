@@ -63,6 +63,23 @@ def test_float32_is_finite_and_near_the_oracle_at_huge_scores(reach, padding, du
 
 
 @pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
+def test_scores_of_raw_triangle_counts_are_as_good_as_any(padding, dustbin):
+    """Heavy-tailed features, thousands at most, times a few weights, rectified: many ties at 0."""
+    case = draw([75, 52, 200], 12, 1.0, padding=padding, dustbin=dustbin)
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randn(327, generator=generator).mul(2).exp()
+    counts = counts / counts.max() * 1e4
+    features = torch.stack([counts, counts.sqrt()], dim=1)
+    weights = torch.randn(2, 12, generator=generator)
+    case = replace(case, scores=torch.relu(features @ weights))
+    options = {"iterations": 100, "tolerance": 0.0}
+    plan, gradients = differentiate(case, gradient="truncated", **options)
+    true_plan, true_gradients = oracle(case, **options)
+    assert distance(plan, true_plan) < 1e-5
+    assert distance(gradients["scores"], true_gradients["scores"]) < 1e-4
+
+
+@pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
 @pytest.mark.parametrize("reach", [3.0, 300.0])
 def test_float64_equals_the_oracle_to_rounding(reach, padding, dustbin):
     case = draw(SIZES, 7, reach, padding=padding, dustbin=dustbin, dtype=torch.float64)

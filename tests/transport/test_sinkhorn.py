@@ -25,7 +25,7 @@ problems = st.builds(
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 10**6),
 )
-law = settings(max_examples=40, deadline=None, derandomize=True)
+law = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def _plan(case, **options):
