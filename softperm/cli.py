@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from softperm import __version__
-from softperm.commands import data, demo, embed, predict, study, train
+from softperm.commands import data, demo, distance, embed, evaluate, predict, report, study, train
 
 
 class OneSentence(TyperGroup):
@@ -43,7 +43,10 @@ app = typer.Typer(
 app.command()(train.train)
 app.command()(predict.predict)
 app.command()(embed.embed)
+app.command()(distance.distance)
 app.command()(demo.demo)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
 app.add_typer(data.app, name="data")
 app.add_typer(study.app, name="study")
 
@@ -67,6 +70,6 @@ def _sentence(problem: BaseException) -> str:
     """What went wrong, on one line."""
     if isinstance(problem, OSError) and problem.strerror:
         return ": ".join(str(part) for part in (problem.filename, problem.strerror) if part)
-    if isinstance(problem, MemoryError):
+    if isinstance(problem, MemoryError) and not str(problem):
         return "out of memory: use a smaller --batch-size"
     return " ".join(str(problem).split()) or type(problem).__name__

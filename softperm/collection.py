@@ -25,9 +25,9 @@ class Collection:
     A batch costs a few tensor operations, whatever the number of graphs in it, because nothing
     here is a Python object per graph. The arrays may live on any device, or be memory-mapped.
 
-    Discrete labels are kept as codes and become one-hot vectors only in a batch. Each of the
-    ``L`` label columns has its own vocabulary size in ``label_sizes``; code −1 is an unknown label
-    and becomes the zero vector.
+    Discrete labels are kept as codes and become one-hot vectors only in a batch, or stay codes
+    there for a network that embeds them. Each of the ``L`` label columns has its own vocabulary
+    size in ``label_sizes``; code −1 is an unknown label and becomes the zero vector.
 
     Args:
         ptr: where each graph's vertices begin, with the total at the end.
@@ -41,6 +41,7 @@ class Collection:
         edge_label_sizes: vocabulary size of each column of ``edge_label``.
         edge_attr: continuous edge attributes.
         edge_weight: edge weights; None means 1.
+        codes: whether batches carry labels as codes, in place of one-hot vectors.
     """
 
     ptr: Int[Tensor, " B1"]
@@ -54,6 +55,7 @@ class Collection:
     edge_label_sizes: tuple[int, ...] = ()
     edge_attr: Float[Tensor, "E Fe"] | None = None
     edge_weight: Float[Tensor, " E"] | None = None
+    codes: bool = False
 
     def __len__(self) -> int:
         return self.ptr.numel() - 1
@@ -65,15 +67,15 @@ class Collection:
 
     @property
     def attribute_size(self) -> int:
-        """Length F of a vertex's attribute vector in a batch: one-hot labels, then attributes."""
-        return sum(self.label_sizes) + (0 if self.x is None else self.x.shape[1])
+        """Length F of a vertex's ``x`` in a batch: one-hot labels, then attributes."""
+        labels = 0 if self.codes else sum(self.label_sizes)
+        return labels + (0 if self.x is None else self.x.shape[1])
 
     @property
     def edge_attribute_size(self) -> int:
-        """Length d_e of an edge's attribute vector in a batch."""
-        return sum(self.edge_label_sizes) + (
-            0 if self.edge_attr is None else self.edge_attr.shape[1]
-        )
+        """Length d_e of an edge's ``edge_attr`` in a batch."""
+        labels = 0 if self.codes else sum(self.edge_label_sizes)
+        return labels + (0 if self.edge_attr is None else self.edge_attr.shape[1])
 
     def to(self, device: torch.device | str) -> Collection:
         """The same collection on another device."""
@@ -81,19 +83,23 @@ class Collection:
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()}
         return replace(self, **moved)
 
-    def batch(self, index: Int[Tensor, " b"]) -> GraphBatch:
+    def batch(self, index: Int[Tensor, " b"], totals: tuple[int, int] | None = None) -> GraphBatch:
         """The chosen graphs as one PyG batch, ready for the model.
 
         Args:
             index: which graphs, in the order wanted; repeats are allowed.
+            totals: how many vertices and directed edges they have, where the caller knows: asking
+                a GPU means waiting for it.
 
         Returns:
             A batch with ``structure`` (V, S), ``edge_index`` (2, E), ``ptr`` and ``batch``; and
-            ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,) where there are such.
+            ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,), and with ``codes`` also
+            ``label`` (V, L) and ``edge_label`` (E, L_e), where there are such.
         """
         index = index.to(self.ptr.device)
-        vertices, ptr = _spans(self.ptr, index)  # (V,), (b + 1,)
-        edges, edge_ptr = _spans(self.edge_ptr, index)  # (E,), (b + 1,)
+        v, e = totals or (None, None)
+        vertices, ptr = _spans(self.ptr, index, v)  # (V,), (b + 1,)
+        edges, edge_ptr = _spans(self.edge_ptr, index, e)  # (E,), (b + 1,)
         shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff(), output_size=edges.numel())
         owner = torch.arange(index.numel(), device=ptr.device)
         made = Batch(
@@ -104,15 +110,22 @@ class Collection:
             canonical=True,
         )
         made.num_nodes = vertices.numel()
-        x = _attributes(self.label, self.label_sizes, self.x, vertices)
-        edge_attr = _attributes(self.edge_label, self.edge_label_sizes, self.edge_attr, edges)
-        if x is not None:
-            made.x = x
-        if edge_attr is not None:
-            made.edge_attr = edge_attr
-        if self.edge_weight is not None:
-            made.edge_weight = self.edge_weight[edges]
+        for name, value in self._carried(vertices, edges).items():
+            made[name] = value
         return made
+
+    def _carried(self, vertices: Tensor, edges: Tensor) -> dict[str, Tensor]:
+        """What the given vertices and edges carry besides structure, by name."""
+        label, edge_label = (None, None) if self.codes else (self.label, self.edge_label)
+        found = {
+            "x": _attributes(label, self.label_sizes, self.x, vertices),
+            "edge_attr": _attributes(edge_label, self.edge_label_sizes, self.edge_attr, edges),
+            "edge_weight": None if self.edge_weight is None else self.edge_weight[edges],
+        }
+        if self.codes:
+            found["label"] = None if self.label is None else self.label[vertices].long()
+            found["edge_label"] = None if self.edge_label is None else self.edge_label[edges].long()
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def prepare(batch: GraphBatch) -> GraphBatch:
@@ -131,8 +144,8 @@ def prepare(batch: GraphBatch) -> GraphBatch:
         )
     batch = batch.clone()
     batch.edge_index = batch.edge_index[:, order]
-    for key in ("edge_attr", "edge_weight"):
-        if getattr(batch, key, None) is not None:
+    for key in ("edge_attr", "edge_label", "edge_weight"):
+        if isinstance(getattr(batch, key, None), Tensor):
             batch[key] = batch[key][order]
     if getattr(batch, "structure", None) is None:
         batch.structure = structural_features(batch.edge_index, batch.ptr)
@@ -140,11 +153,11 @@ def prepare(batch: GraphBatch) -> GraphBatch:
     return batch
 
 
-def _spans(ptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+def _spans(ptr: Tensor, index: Tensor, total: int | None) -> tuple[Tensor, Tensor]:
     """Positions covered by the chosen spans of ``ptr``, end to end, and the new ``ptr``."""
     starts, lengths = ptr[index], ptr[index + 1] - ptr[index]
     new_ptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    total = int(new_ptr[-1])
+    total = int(new_ptr[-1]) if total is None else total
     offset = torch.repeat_interleave(starts - new_ptr[:-1], lengths, output_size=total)
     return torch.arange(total, device=ptr.device) + offset, new_ptr
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from softperm import permutation as perm
 from softperm.alignment import align_adjacency, align_attributes, align_edge_attributes
 from softperm.collection import GraphBatch, prepare
+from softperm.embeddings import EmbeddedEdges, EmbedVertices, LabelEmbedding
 from softperm.encoders import GCNEncoder, GINEncoder, LinearEncoder, LogScale, Standardise
 from softperm.folder import FolderError, read_folder, write_folder
 from softperm.heads import ConvHead, MLPHead
@@ -46,9 +47,10 @@ class PiGNN(nn.Module):
 
     Args:
         permutation: gives the soft permutation D of each graph.
-        views: aligned matrices that D makes of a graph.
+        views: aligned matrices that D makes of a graph; they may have parameters.
         head: outputs from these matrices.
         config: what the network was built from, kept for :meth:`save`.
+        embedding: what makes of a batch one with vectors for its labels; by default nothing does.
     """
 
     def __init__(
@@ -57,30 +59,35 @@ class PiGNN(nn.Module):
         views: Sequence[View],
         head: nn.Module,
         config: ModelConfig | None = None,
+        embedding: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.embedding = embedding or nn.Identity()
         self.permutation = permutation
         self.views = tuple(views)
+        self.learnt_views = nn.ModuleList(view for view in views if isinstance(view, nn.Module))
         self.head = head
         self.config = config
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
-        batch = prepare(batch)
-        d = self.permutation(batch)  # (V, P)
-        aligned = [view(d, batch) for view in self.views]  # (B, P, P), (B, P, F), …
-        return self.head(aligned)  # (B, C)
+        return self.head(self._align(batch))  # (B, C)
 
     def transform(self, batch: GraphBatch) -> Float[Tensor, "B Z"]:
         """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any."""
-        batch = prepare(batch)
-        d = self.permutation(batch)  # (V, P)
-        return torch.cat([view(d, batch).flatten(1) for view in self.views], dim=1)
+        return torch.cat([view.flatten(1) for view in self._align(batch)], dim=1)
 
     def permutations(self, batch: GraphBatch) -> list[Float[Tensor, "N P"]]:
         """The soft permutation of each graph, rows in the graph's own vertex order."""
-        batch = prepare(batch)
+        batch = self.embedding(prepare(batch))
         return list(self.permutation(batch).split(batch.ptr.diff().tolist()))
+
+    def _align(self, batch: GraphBatch) -> list[Float[Tensor, "B P ..."]]:
+        """The aligned matrices of each graph; in mixed precision still with 32 bits."""
+        with torch.autocast(batch.ptr.device.type, enabled=False):
+            batch = self.embedding(prepare(batch))
+            d = self.permutation(batch)  # (V, P)
+            return [view(d, batch) for view in self.views]  # (B, P, P), (B, P, F), …
 
     def save(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``."""
@@ -120,9 +127,14 @@ class ModelConfig:
         head_hidden: layers of each vector's MLP.
         head_final: hidden size of the final MLP.
         structure_size: number of structural features.
-        attribute_size: length F of a vertex's attributes; 0 for none.
-        edge_attribute_size: length d_e of an edge's attributes; 0 for none.
+        attribute_size: length F of a vertex's attributes in a batch; 0 for none.
+        edge_attribute_size: length d_e of an edge's attributes in a batch; 0 for none.
         weighted: whether edges carry weights.
+        label_sizes: vocabularies of the vertex labels that the network embeds, one for each
+            column; none by default, when labels are one-hot vectors among the attributes.
+        edge_label_sizes: the same of edge labels.
+        embedding_size: length of the vector of a vertex's labels.
+        edge_embedding_size: length of the vector of an edge's labels.
     """
 
     outputs: int
@@ -144,9 +156,14 @@ class ModelConfig:
     attribute_size: int = 0
     edge_attribute_size: int = 0
     weighted: bool = False
+    label_sizes: tuple[int, ...] = ()
+    edge_label_sizes: tuple[int, ...] = ()
+    embedding_size: int = 32
+    edge_embedding_size: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("outputs", "latent_vertices", "hidden", "layers", "iterations", "head_final"):
+        names = ("outputs", "latent_vertices", "hidden", "layers", "iterations", "head_final")
+        for name in (*names, "embedding_size", "edge_embedding_size"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
@@ -164,8 +181,18 @@ class ModelConfig:
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"unknown model settings: {', '.join(sorted(unknown))}")
-        layers = values.get("head_hidden", cls.head_hidden)
-        return cls(**{**values, "head_hidden": tuple(layers)})
+        names = ("head_hidden", "label_sizes", "edge_label_sizes")
+        return cls(**{**values, **{k: tuple(values.get(k, getattr(cls, k))) for k in names}})
+
+    @property
+    def vertex_width(self) -> int:
+        """Length of a vertex's attributes after its labels are embedded."""
+        return self.attribute_size + (self.embedding_size if self.label_sizes else 0)
+
+    @property
+    def edge_width(self) -> int:
+        """Length of an edge's attributes after its labels are embedded."""
+        return self.edge_attribute_size + (self.edge_embedding_size if self.edge_label_sizes else 0)
 
 
 CHOICES = {
@@ -187,7 +214,12 @@ def build(config: ModelConfig, seed: int, statistics: tuple[Tensor, Tensor] | No
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return PiGNN(_permutation(config, statistics), _views(config), _head(config), config)
+        permutation, views = _permutation(config, statistics), _views(config)
+        head = _head(config)
+        embedding = None
+        if config.label_sizes:
+            embedding = EmbedVertices(LabelEmbedding(config.label_sizes, config.embedding_size))
+        return PiGNN(permutation, views, head, config, embedding)
 
 
 def rebuild(values: Any, tensors: Mapping[str, Tensor], place: str) -> PiGNN:
@@ -231,13 +263,13 @@ def _permutation(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) 
         features = perm.structure
     else:
         kind = {"gcn": GCNEncoder, "gin": GINEncoder}[config.encoder]
-        size = config.structure_size + config.attribute_size
+        size = config.structure_size + config.vertex_width
         structural = kind(size, config.hidden, config.layers, scale)
-        features = perm.structure_and_attributes if config.attribute_size else perm.structure
+        features = perm.structure_and_attributes if config.vertex_width else perm.structure
     adjacency = assign(structural, features)
-    if not config.attribute_size:
+    if not config.vertex_width:
         return adjacency
-    encoder = LinearEncoder(config.attribute_size, config.hidden)
+    encoder = LinearEncoder(config.vertex_width, config.hidden)
     return perm.MixedPermutation(adjacency, assign(encoder, perm.attributes))
 
 
@@ -254,9 +286,12 @@ def _scale(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) -> nn.
 
 def _views(config: ModelConfig) -> list[View]:
     views: list[View] = [weighted_adjacency_view if config.weighted else adjacency_view]
-    if config.attribute_size:
+    if config.vertex_width:
         views.append(attribute_view)
-    if config.edge_attribute_size:
+    if config.edge_label_sizes:
+        embedding = LabelEmbedding(config.edge_label_sizes, config.edge_embedding_size)
+        views.append(EmbeddedEdges(embedding))
+    elif config.edge_attribute_size:
         views.append(edge_attribute_view)
     return views
 
@@ -264,10 +299,10 @@ def _views(config: ModelConfig) -> list[View]:
 def _head(config: ModelConfig) -> nn.Module:
     p = config.latent_vertices
     widths = [p]  # entries of one latent vertex in each view
-    if config.attribute_size:
-        widths.append(config.attribute_size)
-    if config.edge_attribute_size:
-        widths.append(p * config.edge_attribute_size)
+    if config.vertex_width:
+        widths.append(config.vertex_width)
+    if config.edge_width:
+        widths.append(p * config.edge_width)
     if config.head == "conv":
         return ConvHead(widths, p, config.outputs, final=config.head_final)
     sizes = [p * width for width in widths]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import typer
+
+SAY_EVERY_SECONDS = 10.0  # between two lines of progress where there is no terminal
 
 
 def say(message: str) -> None:
@@ -125,7 +128,15 @@ def staged(what: str) -> Iterator[Callable[[str, float], None]]:
         A function to call with the stage that begins and the share of the whole that is behind.
     """
     if not sys.stderr.isatty():
-        yield lambda stage, share: say(f"{what}: {stage} ({share:.0%} done)")
+        said_at = -math.inf
+
+        def line(stage: str, share: float) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at > SAY_EVERY_SECONDS or share >= 1:
+                said_at = time.monotonic()
+                say(f"{what}: {stage} ({share:.0%} done)")
+
+        yield line
         return
     from rich.console import Console
     from rich.progress import (

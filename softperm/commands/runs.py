@@ -18,6 +18,7 @@ from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.estimators.preparation import hold_out
 from softperm.files import GraphFile, read_graphs
 from softperm.folder import write_atomically
+from softperm.training.fit import Epoch
 
 Estimator = PiGNNClassifier | PiGNNRegressor
 
@@ -149,15 +150,16 @@ def _write(
 ) -> None:
     """Model, training curve and pictures into the run folder."""
     estimator.save(out / "model")
-    _write_curve(out / "curve.csv", estimator)
+    write_curve(out / "curve.csv", estimator.curve_)
     plots.save(plots.training_curve(estimator.curve_, estimator.best_epoch_), out / "curve")
     drawn = _draw_some(estimator, file, out / "pictures")
     log(f"wrote {out}/model, curve.csv, curve.png and {drawn} pictures")
 
 
-def _write_curve(path: Path, estimator: Estimator) -> None:
+def write_curve(path: Path, curve: Sequence[Epoch]) -> None:
+    """The training curve as a table, one row per epoch."""
     text = io.StringIO()
-    rows = [asdict(epoch) for epoch in estimator.curve_]
+    rows = [asdict(epoch) for epoch in curve]
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["number"])
     writer.writeheader()
     writer.writerows(rows)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.commands.console import give, say, staged, warnings_as_lines
+from softperm.commands.console import give, ready_folder, say, staged, warnings_as_lines
 
 app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)
 
@@ -44,3 +44,31 @@ def synthetic(
     page = report.write(found, config, out, f"Distances of {len(graphs)} graphs")
     say(f"open {page} in a browser")
     give({**report.summary(found), "report": str(page)}, as_json)
+
+
+@app.command()
+def runtime(
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("runtime"),
+    epochs: Annotated[int, typer.Option(min=1, help="Timed for softperm.")] = 20,
+    naive_epochs: Annotated[int, typer.Option(min=1, help="Timed for the padded way.")] = 3,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Time an epoch over the size of graphs and over latent vertices, beside the padded way."""
+    import json
+    from dataclasses import asdict
+
+    from softperm.folder import write_atomically
+    from softperm.lab.studies import runtime as study
+
+    ready_folder(out)
+    with warnings_as_lines(), staged("runtime study") as stage:
+        over_n, over_p = study.run(
+            epochs=epochs, naive_epochs=naive_epochs, device=device, say=stage
+        )
+    kept = {"over_n": [asdict(t) for t in over_n], "over_p": [asdict(t) for t in over_p]}
+    write_atomically(out / "runtime.json", (json.dumps(kept, indent=1) + "\n").encode())
+    page = study.write(over_n, over_p, out, device)
+    ratios = [t.naive / t.ours for t in (*over_n, *over_p)]
+    result = {"smallest_ratio": min(ratios), "largest_ratio": max(ratios), "report": str(page)}
+    give(result, as_json)

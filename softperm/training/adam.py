@@ -1,23 +1,27 @@
-"""Adam for many models at once: parameters carry a leading model axis."""
+"""Adam for many models at once: their parameters are the rows of one matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import no_type_check
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numba import njit
 from torch import Tensor
+
+from softperm.threads import over_ranges
 
 
 class StackedAdam:
-    """M independent Adams, elementwise and therefore one.
+    """M independent Adams, elementwise and therefore one, in a single pass over memory.
 
     Each model counts its own steps, and a model that sits a step out is left exactly as it was, so
     every model gets the numbers that ``torch.optim.Adam`` would give it alone. Nothing here reads
-    a tensor on the host: a step can be captured in a CUDA graph.
+    a tensor on the host: a step on a GPU can be captured in a CUDA graph.
 
     Args:
-        parameters: stacked parameters (M, …) by name; updated in place.
+        parameters: all parameters of each model, (M, K); updated in place.
         learning_rate: of all models, or of each.
         weight_decay: added to the gradient, as in ``torch.optim.Adam``.
         betas: decay of the two moments.
@@ -26,42 +30,53 @@ class StackedAdam:
 
     def __init__(
         self,
-        parameters: Mapping[str, Tensor],
+        parameters: Float[Tensor, "M K"],
         learning_rate: float | Float[Tensor, " M"] = 1e-3,
         weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        self.parameters = dict(parameters)
-        first = next(iter(self.parameters.values()))
-        self.learning_rate = torch.as_tensor(learning_rate, dtype=first.dtype, device=first.device)
+        self.parameters = parameters
+        rate = torch.as_tensor(learning_rate, dtype=parameters.dtype, device=parameters.device)
+        self.learning_rate = rate.expand(len(parameters))
         self.weight_decay, self.betas, self.eps = weight_decay, betas, eps
-        self.steps = torch.zeros(len(first), dtype=first.dtype, device=first.device)  # (M,)
-        self.mean = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        self.square = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.steps = parameters.new_zeros(len(parameters))  # (M,)
+        self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
 
     @torch.no_grad()
-    def step(self, active: Bool[Tensor, " M"]) -> None:
-        """Updates the models that are active from the gradients of their parameters."""
+    def step(self, gradient: Float[Tensor, "M K"], active: Bool[Tensor, " M"]) -> None:
+        """Updates the models that are active."""
         self.steps += active
         count = self.steps.clamp(min=1)
         size = self.learning_rate / (1 - self.betas[0] ** count)  # (M,)
         root = (1 - self.betas[1] ** count).sqrt()  # (M,)
-        for name, parameter in self.parameters.items():
-            if parameter.grad is None:
-                continue
-            shape = (-1, *[1] * (parameter.ndim - 1))
-            on = active.view(shape)
-            gradient = parameter.grad
-            if self.weight_decay:
-                gradient = gradient + self.weight_decay * parameter
-            mean, square = self.mean[name], self.square[name]
-            mean.copy_(torch.where(on, mean.lerp(gradient, 1 - self.betas[0]), mean))
-            grown = self.betas[1] * square + (1 - self.betas[1]) * gradient.square()
-            square.copy_(torch.where(on, grown, square))
-            change = size.view(shape) * mean / (square.sqrt() / root.view(shape) + self.eps)
-            parameter.sub_(torch.where(on, change, 0.0))
+        tensors = (self.parameters, gradient, self.mean, self.square, active, size, root)
+        numbers = (self.betas[0], self.betas[1], self.weight_decay, self.eps)
+        if gradient.is_cuda:
+            from softperm.training.gpu_adam import update
 
-    def tensors(self) -> list[Tensor]:
-        """All that a step changes besides the parameters."""
-        return [self.steps, *self.mean.values(), *self.square.values()]
+            update(*tensors, *numbers)
+            return
+        arrays = [tensor.numpy() for tensor in tensors]
+        constants = np.array(numbers, dtype=arrays[0].dtype)
+        over_ranges(_adam_rows, len(gradient), 16 * gradient.numel(), *arrays, constants)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a step changes besides the parameters, by name."""
+        return {"steps": self.steps, "mean": self.mean, "square": self.square}
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+@no_type_check
+def _adam_rows(parameter, gradient, mean, square, active, size, root, constants, first, last):
+    beta1, beta2, decay, eps = constants[0], constants[1], constants[2], constants[3]
+    one = constants.dtype.type(1)
+    for m in range(first, last):
+        if not active[m]:
+            continue
+        for k in range(parameter.shape[1]):
+            g = gradient[m, k] + decay * parameter[m, k]
+            average = mean[m, k] + (one - beta1) * (g - mean[m, k])
+            power = beta2 * square[m, k] + (one - beta2) * g * g
+            mean[m, k], square[m, k] = average, power
+            parameter[m, k] -= size[m] * average / (np.sqrt(power) / root[m] + eps)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-WARM_UP = 3  # lets kernels compile and libraries settle before recording
+WARM_UP = 2  # lets kernels compile and libraries settle before recording
 
 
 class Captured:
@@ -39,7 +41,7 @@ class Captured:
                 self.function(index)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with _no_collection(), torch.cuda.graph(self.graph):
             self.outputs = self.function(index)
         self.index = index
         with torch.no_grad():
@@ -53,3 +55,20 @@ class Captured:
         self.index.copy_(index)
         self.graph.replay()
         return self.outputs
+
+    def release(self) -> None:
+        """Gives the recording and its memory back; the step cannot be called any more."""
+        self.graph, self.outputs = None, ()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage is collected meanwhile: freeing an older recording would spoil the new one."""
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

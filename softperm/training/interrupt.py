@@ -12,7 +12,8 @@ from contextlib import contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Within the block the first Ctrl-C only sets a flag; a second one interrupts at once.
 
-    Outside the main thread, where signals do not arrive, the flag is never set.
+    SIGTERM, with which schedulers and launchers end a process, sets the flag too. Outside the main
+    thread, where signals do not arrive, the flag is never set.
 
     Yields:
         A function that tells whether Ctrl-C was pressed.
@@ -23,12 +24,13 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         return
 
     def on_signal(number, frame):
-        if pressed.is_set():
+        if pressed.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         pressed.set()
 
-    before = signal.signal(signal.SIGINT, on_signal)
+    before = {kind: signal.signal(kind, on_signal) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield pressed.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        for kind, handler in before.items():
+            signal.signal(kind, signal.SIG_DFL if handler is None else handler)

@@ -8,7 +8,7 @@ over the model axis by ``torch.func``; each model's numbers are those it would g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -25,6 +25,8 @@ from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResul
 from softperm.training.interrupt import interruptible
 from softperm.training.stacked_batch import Room, gather
 from softperm.training.tasks import Task, mean_loss, stacked_scores
+
+SAVING_SHARE = 0.05  # of the time at most is spent on checkpoints, which a large stack makes large
 
 
 def fit_stack(
@@ -54,7 +56,8 @@ def fit_stack(
         seeds: each model's order of mini-batches; ``config.seed`` is not used.
         config: how to train.
         device: where to train; the dataset is moved there whole.
-        checkpoint: file from which training resumes if it is there; see :func:`fit`.
+        checkpoint: file from which training resumes if it is there; see :func:`fit`. The end of
+            the training is not kept in it: what comes of the models is the caller's to keep.
         fingerprint: identifies models, data and settings; another one is refused.
         on_epoch: called with the number of each finished epoch.
 
@@ -64,16 +67,19 @@ def fit_stack(
     stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, torch.device(device))
     if checkpoint is not None:
         stack.restore(read_checkpoint(checkpoint, fingerprint))
-    saved_at = time.monotonic()
+    due = time.monotonic() + SAVE_EVERY_SECONDS
     with interruptible() as interrupted:
         while not stack.finished and not interrupted():
             stack.train_epoch()
             on_epoch(stack.epoch)
-            if checkpoint is not None and time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
+            if checkpoint is not None and time.monotonic() > due:
+                started = time.monotonic()
                 write_checkpoint(checkpoint, fingerprint, stack.state())
-                saved_at = time.monotonic()
-    if checkpoint is not None:
+                took = time.monotonic() - started
+                due = time.monotonic() + max(SAVE_EVERY_SECONDS, took / SAVING_SHARE)
+    if checkpoint is not None and not stack.finished:
         write_checkpoint(checkpoint, fingerprint, stack.state())
+    stack.release()
     return stack.results()
 
 
@@ -97,11 +103,12 @@ class _Stack:
         for model in models:
             model.to(device).train()
         params, buffers = stack_module_state(list(models))
-        self.params: dict[str, Tensor] = {k: v.detach().requires_grad_() for k, v in params.items()}
+        self.flat = _side_by_side(params.values())
+        self.params = _rows_apart(self.flat, params)
         self.buffers: dict[str, Tensor] = dict(buffers)
         self.graphs = graphs.to(device)
         self.y = torch.stack([task.encode(y) for task in tasks]).to(device)  # (M, B, …)
-        self.adam = StackedAdam(self.params, config.learning_rate, config.weight_decay)
+        self.adam = StackedAdam(self.flat, config.learning_rate, config.weight_decay)
         self.epoch = 0
         self.seconds = 0.0
         count = (len(models), config.epochs)
@@ -111,27 +118,29 @@ class _Stack:
         }
         self.best_value = torch.full((len(models),), torch.inf, dtype=torch.float64, device=device)
         self.best_epoch = torch.zeros(len(models), dtype=torch.long, device=device)
-        self.best = {k: v.detach().clone() for k, v in {**self.params, **self.buffers}.items()}
-        self._plan(validation)
+        self.best = {name: tensor.clone() for name, tensor in self._trained().items()}
+        self._plan(graphs, validation)
 
-    def _plan(self, validation: Sequence[Tensor]) -> None:
+    def _trained(self) -> dict[str, Tensor]:
+        """What training changes of the models: all parameters as one matrix, and each buffer."""
+        return {"": self.flat, **self.buffers}
+
+    def _plan(self, graphs: Collection, validation: Sequence[Tensor]) -> None:
         """Room for every mini-batch that will come, and the steps recorded for it."""
         size = self.config.batch_size
         rooms = [
-            Room.for_batches(self.graphs, self._order(epoch))
+            Room.for_batches(graphs, self._order(epoch))
             for epoch in range(1, self.config.epochs + 1)
         ]
         room = Room(max(r.vertices for r in rooms), max(r.edges for r in rooms))
         self.held = batches(list(validation), size).to(self.device)  # (steps, M, b)
-        held_room = Room.for_batches(self.graphs, self.held)
+        held_room = Room.for_batches(graphs, self.held)
         self.train_step = Captured(
             lambda index: self._train_step(index, room),
             self._order(1)[0].to(self.device),
-            kept=[*self.params.values(), *self.buffers.values(), *self.adam.tensors()],
+            kept=[*self._trained().values(), *self.adam.tensors().values()],
         )
-        self.evaluate_step = Captured(
-            lambda index: self._evaluate_step(index, held_room), self.held[0]
-        )
+        self.evaluate = Captured(lambda held: self._evaluate(held, held_room), self.held)
 
     def _order(self, epoch: int) -> Int[Tensor, "steps M b"]:
         """The mini-batches of an epoch, each model in its own order."""
@@ -150,18 +159,18 @@ class _Stack:
     def _train_step(self, index: Int[Tensor, "M b"], room: Room) -> tuple[Tensor, Tensor]:
         outputs, there = self._outputs(index, room)
         losses = self._losses(outputs, index, there)
-        for parameter in self.params.values():
-            parameter.grad = None
-        losses.sum().backward()
-        self.adam.step(there.any(1))
+        params = list(self.params.values())
+        found = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
+        self.adam.step(_side_by_side(found), there.any(1))
         return losses.detach(), there.sum(1)
 
     @torch.no_grad()
-    def _evaluate_step(self, index: Int[Tensor, "M b"], room: Room) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, held: Int[Tensor, "steps M b"], room: Room) -> tuple[Tensor, Tensor]:
+        """Each model's outputs for its held-out graphs, and which places hold one."""
         self.models[0].eval()
-        outputs, there = self._outputs(index, room)
+        outputs, there = zip(*(self._outputs(index, room) for index in held), strict=True)
         self.models[0].train()
-        return outputs, there
+        return torch.cat(outputs, dim=1), torch.cat(there, dim=1)
 
     @property
     def finished(self) -> bool:
@@ -180,9 +189,7 @@ class _Stack:
         for index in self._order(self.epoch).to(self.device):
             losses, graphs = self.train_step(index)
             total, count = total + losses.double() * graphs, count + graphs
-        steps = [[t.clone() for t in self.evaluate_step(index)] for index in self.held]
-        outputs, there = zip(*steps, strict=True)
-        self._record(total / count, torch.cat(outputs, 1), torch.cat(there, 1))
+        self._record(total / count, *self.evaluate(self.held))
         self.seconds += time.perf_counter() - started
 
     def _record(self, train_loss: Tensor, outputs: Tensor, there: Tensor) -> None:
@@ -203,17 +210,23 @@ class _Stack:
         better = alive & ((value < self.best_value) | (self.best_epoch == 0))
         self.best_value.copy_(torch.where(better, value, self.best_value))
         self.best_epoch.copy_(torch.where(better, self.epoch, self.best_epoch))
-        for name, tensor in {**self.params, **self.buffers}.items():
+        for name, tensor in self._trained().items():
             chosen = better.view(-1, *[1] * (tensor.ndim - 1))
-            self.best[name].copy_(torch.where(chosen, tensor.detach(), self.best[name]))
+            self.best[name].copy_(torch.where(chosen, tensor, self.best[name]))
+
+    def release(self) -> None:
+        """Gives back what only training needs."""
+        self.train_step.release()
+        self.evaluate.release()
 
     def results(self) -> list[FitResult]:
         """Gives each model the parameters of its best epoch; returns what training gave."""
         curves = {name: values[:, : self.epoch].cpu() for name, values in self.curves.items()}
+        best = {**_rows_apart(self.best[""], self.params), **self.best}
         stopped = not self.finished
         made = []
         for m, model in enumerate(self.models):
-            model.load_state_dict({name: self.best[name][m] for name in model.state_dict()})
+            model.load_state_dict({name: best[name][m] for name in model.state_dict()})
             model.eval()
             seconds = self.seconds / max(self.epoch, 1) / len(self.models)
             names = ("train_loss", "validation_loss", "validation_score")
@@ -227,11 +240,10 @@ class _Stack:
 
     def _resumable(self) -> dict[str, Tensor]:
         """Everything that training changes, by name."""
-        groups = {"param": self.params, "buffer": self.buffers, "best": self.best}
-        groups |= {"curve": self.curves, "mean": self.adam.mean, "square": self.adam.square}
+        groups = {"trained": self._trained(), "best": self.best, "curve": self.curves}
+        groups |= {"adam": self.adam.tensors()}
         named = {f"{group}.{k}": t for group, members in groups.items() for k, t in members.items()}
-        more = {"steps": self.adam.steps, "value": self.best_value, "epoch": self.best_epoch}
-        return named | more
+        return named | {"value": self.best_value, "epoch": self.best_epoch}
 
     def state(self) -> dict:
         """Everything that resuming needs, of plain types and tensors."""
@@ -249,6 +261,22 @@ class _Stack:
                 tensor, saved = tensor[:, : state["epoch"]], saved[:, : state["epoch"]]
             tensor.copy_(saved)
         self.epoch, self.seconds = state["epoch"], state["seconds"]
+
+
+def _side_by_side(tensors: Iterable[Float[Tensor, "M ..."]]) -> Float[Tensor, "M K"]:
+    """All numbers of each model in one row."""
+    return torch.cat([t.detach().reshape(len(t), -1) for t in tensors], dim=1)
+
+
+def _rows_apart(flat: Float[Tensor, "M K"], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters (M, …) by name that share the memory of one matrix, a row of it each model's."""
+    sizes = [tensor[0].numel() for tensor in like.values()]
+    parts = flat.split(sizes, dim=1)
+    pairs = zip(like.items(), parts, strict=True)
+    return {
+        k: part.unflatten(1, t.shape[1:] or (1,)).view(t.shape).detach().requires_grad_()
+        for (k, t), part in pairs
+    }
 
 
 def batches(index: Sequence[Int[Tensor, " _"]], size: int) -> Int[Tensor, "steps M b"]:

@@ -65,10 +65,18 @@ def gather(
         "edge_index": ends.contiguous(),  # (M, 2, E)
         "structure": _rows(graphs.structure, vertex, real),
     }
-    x = _attributes(graphs.label, graphs.label_sizes, graphs.x, vertex, real)
-    edge_attr = _attributes(
-        graphs.edge_label, graphs.edge_label_sizes, graphs.edge_attr, edge, real_edge
-    )
+    label, edge_label = graphs.label, graphs.edge_label
+    if graphs.codes:
+        for name, codes, item, there_is in (
+            ("label", label, vertex, real),
+            ("edge_label", edge_label, edge, real_edge),
+        ):
+            if codes is not None:
+                rows = _rows(codes, item, there_is).long()
+                made[name] = torch.where(there_is[..., None], rows, -1)
+        label = edge_label = None
+    x = _attributes(label, graphs.label_sizes, graphs.x, vertex, real)
+    edge_attr = _attributes(edge_label, graphs.edge_label_sizes, graphs.edge_attr, edge, real_edge)
     if x is not None:
         made["x"] = x
     if edge_attr is not None:

@@ -57,10 +57,24 @@ def mean_loss(task: Task, outputs: Tensor, y: Tensor, keep: Tensor | None = None
         y: encoded targets (B,) or (B, T).
         keep: which graphs count (B,); all by default.
     """
+    total, count = total_loss(task, outputs, y, keep)
+    return total / count.clamp(min=1)
+
+
+def total_loss(
+    task: Task, outputs: Tensor, y: Tensor, keep: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sum of the losses of the targets that are there, and their number; see mean_loss."""
     losses, there = task.losses(outputs, y)
     if keep is not None:
         there = there & keep.view(-1, *[1] * (there.ndim - 1))
-    return torch.where(there, losses, 0.0).sum() / there.sum().clamp(min=1)
+    return torch.where(there, losses, 0.0).sum(), there.sum()
+
+
+def count_targets(task: Task, y: Tensor) -> Tensor:
+    """How many encoded targets are there, not missing."""
+    outputs = torch.zeros(len(y), task.outputs, device=y.device)
+    return task.losses(outputs, y)[1].sum()
 
 
 def stacked_scores(

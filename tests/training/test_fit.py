@@ -13,6 +13,7 @@ from softperm.model import ModelConfig, build
 from softperm.training import fit as fitting
 from softperm.training.fit import Examples, FitConfig, epoch_order, fit, predict
 from softperm.training.interrupt import interruptible
+from softperm.training.run import Run
 from softperm.training.tasks import Classification, MultiLabel
 
 COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 1)])
@@ -28,17 +29,17 @@ def network(encoder: str = "gin"):
     return build(config, seed=0)
 
 
-def press_after(batches: int, monkeypatch) -> None:
-    """Ctrl-C in the given mini-batch of the process."""
-    step, done = fitting._Run._train_step, []
+def press_after(batches: int, monkeypatch, kind: signal.Signals = signal.SIGINT) -> None:
+    """Ctrl-C, or another signal, in the given mini-batch of the process."""
+    step, done = Run._train_step, []
 
-    def pressing(self, part):
+    def pressing(self, part, portions):
         done.append(None)
         if len(done) == batches:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, part)
+            signal.raise_signal(kind)
+        return step(self, part, portions)
 
-    monkeypatch.setattr(fitting._Run, "_train_step", pressing)
+    monkeypatch.setattr(Run, "_train_step", pressing)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_training_in_two_parts_equals_training_at_once(whole, tmp_path):
 def test_a_finished_training_is_not_trained_again(whole, tmp_path, monkeypatch):
     place = tmp_path / "checkpoint"
     fit(network(), TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=place)
-    monkeypatch.setattr(fitting._Run, "train_epoch", None)
+    monkeypatch.setattr(Run, "train_epoch", None)
     model = network()
     fit(model, TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=place)
     same_weights(model, whole[0])
@@ -137,8 +138,8 @@ def test_training_depends_on_the_training_graphs_alone():
 
 def test_the_loop_has_no_parameter_for_test_graphs():
     assert set(inspect.signature(fit).parameters) == {
-        "model", "task", "train", "config", "validation", "device", "checkpoint", "fingerprint",
-        "on_epoch",
+        "model", "task", "train", "config", "schedule", "validation", "device", "checkpoint",
+        "fingerprint", "on_epoch",
     }  # fmt: skip
     given = set(inspect.signature(PiGNNClassifier.fit).parameters)
     assert given == {"self", "graphs", "y", "validation"}
@@ -158,7 +159,9 @@ def test_the_network_is_left_in_evaluation_mode_and_predicting_keeps_its_mode(wh
 
 def test_a_loss_that_is_not_a_number_ends_training_with_the_remedy():
     settings = FitConfig(epochs=50, batch_size=4, learning_rate=1e25)
-    with pytest.raises(FloatingPointError, match=r"loss became (nan|inf) in epoch \d+: lower"):
+    with pytest.raises(
+        FloatingPointError, match=r"loss became (nan|inf) in epoch \d+, step \d+: lower"
+    ):
         fit(network("linear"), TASK, TRAIN, settings)
 
 
@@ -183,7 +186,7 @@ def test_the_best_epoch_is_the_first_of_equal_ones_and_patience_counts_from_it()
 
 def test_an_epoch_whose_validation_loss_is_not_a_number_is_never_the_best(monkeypatch):
     losses = iter([float("nan"), 0.5, float("nan"), 0.4, float("nan"), 0.6])
-    monkeypatch.setattr(fitting._Run, "_validate", lambda self: (next(losses), 0.5))
+    monkeypatch.setattr(Run, "_validate", lambda self: (next(losses), 0.5))
     result = fit(network("linear"), TASK, TRAIN, SETTINGS, validation=HELD)
     assert result.best_epoch == 4
 

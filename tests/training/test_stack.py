@@ -120,6 +120,7 @@ def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
     arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
     fit_stack(whole, *arguments)
     monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("softperm.training.stack.SAVING_SHARE", float("inf"))
 
     def killed(epoch: int) -> None:
         if epoch == 4:

@@ -57,9 +57,9 @@ class StudyConfig:
     held_out: float = 0.1
     distance_steps: int = 400
     dustbin: bool = False
-    scaling: str = "raw"
-    latent_scale: float = 1.0
-    hidden: int = 32
+    scaling: str = "log"
+    latent_scale: float = 200.0
+    hidden: int = 128
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,357 @@
+"""Training on molecules: throughput beside a PyG GIN, two processes beside one, and memory.
+
+    python benchmarks/molecules.py --data-root FOLDER [--device cuda] [--only speed pair memory]
+    python benchmarks/molecules.py --pack FILE --device cuda --only speed
+
+``speed`` trains π-GNN on ogbg-molhiv through :func:`softperm.training.fit.fit`, and a 5-layer GIN
+of hidden size 300 through PyG's DataLoader with workers, in turns, several times each, in one run;
+on a GPU it also states the share of time in which a kernel ran. ``pair`` trains with two processes
+and with one. ``memory`` trains on 437,929 molecules with 128 tasks, the shape of ogbg-molpcba, and
+states the largest resident memory of the process and its children.
+
+All need ogbg-molhiv prepared. A machine without RDKit takes the prepared file of one that has it,
+``prepared/ogbg-molhiv-*.pack`` in the cache of ``softperm data``, 44 MB: name it with ``--pack``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from torch import nn
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn.models import GIN
+from torch_geometric.nn.pool import global_mean_pool
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from softperm.commands.dataset_runs import Problem, configure
+from softperm.datasets import load_dataset
+from softperm.datasets.dataset import Dataset, dataset_of
+from softperm.datasets.pack import Spool, open_pack
+from softperm.datasets.store import open_store
+from softperm.embeddings import LabelEmbedding
+from softperm.model import build
+from softperm.training.devices import connect, disconnect
+from softperm.training.fit import Examples, FitConfig, Schedule, fit
+from softperm.training.tasks import MultiLabel, mean_loss
+
+MOLPCBA, TASKS = 437_929, 128
+BATCH = 128
+ROUNDS = 3
+
+
+def open_molecules(chosen: argparse.Namespace) -> tuple[Dataset, Path]:
+    """The dataset, and the prepared file that it is mapped from."""
+    if chosen.pack is None:
+        dataset = load_dataset("ogbg-molhiv", chosen.data_root)
+        (pack,) = Path(open_store().cache, "prepared").glob("ogbg-molhiv-*.pack")
+        return dataset, pack
+    return dataset_of(open_pack(chosen.pack), open_store(), None, True), chosen.pack
+
+
+def problem_of(dataset: Dataset) -> Problem:
+    split = dataset.official_split
+    assert split is not None
+    task = MultiLabel(dataset.y.shape[1])
+    return Problem(dataset, dataset.target_names, dataset.y, task, split)
+
+
+def train(problem: Problem, config, graphs: int, device, schedule: Schedule, seed: int) -> float:
+    """Seconds that one epoch over so many graphs takes, through the library's own loop."""
+    codes = bool(config.label_sizes)
+    some = problem.split.train[torch.randperm(len(problem.split.train))[:graphs]]
+    examples = problem.examples(some, codes)
+    settings = FitConfig(epochs=1, batch_size=BATCH, seed=seed)
+    model = build(config, seed=0)
+    result = fit(model, problem.task, examples, settings, schedule=schedule, device=device)
+    return result.curve[0].seconds
+
+
+class Rival(nn.Module):
+    """PyG's GIN on embedded atoms, mean-pooled: OGB's baseline without a virtual node."""
+
+    def __init__(self, sizes: tuple[int, ...], hidden: int = 300, layers: int = 5) -> None:
+        super().__init__()
+        self.atoms = LabelEmbedding(sizes, hidden)
+        self.gin = GIN(hidden, hidden, layers, norm="batch_norm")
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(self, batch) -> torch.Tensor:
+        """One output for each graph."""
+        x = self.gin(self.atoms(batch.label), batch.edge_index)
+        return self.out(global_mean_pool(x, batch.batch, len(batch)))
+
+
+class Theirs:
+    """The rival's training as PyG's examples write it."""
+
+    def __init__(self, problem: Problem, device: torch.device, workers: int) -> None:
+        self.device, self.task = device, problem.task
+        kept = problem.split.train[:20_000]
+        self.data = problem.dataset.graphs(kept.tolist())
+        for graph, y in zip(self.data, problem.y[kept], strict=True):
+            graph.y = y[None]
+        self.loader = {
+            "batch_size": BATCH,
+            "num_workers": workers,
+            "pin_memory": device.type == "cuda",
+        }
+        self.model = Rival(problem.dataset.collection.label_sizes).to(device)
+        self.adam = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+
+    def batches(self, graphs: int) -> Iterator:
+        """Mini-batches of so many graphs, collated by workers."""
+        chosen = [self.data[i] for i in torch.randperm(len(self.data))[:graphs].tolist()]
+        return iter(DataLoader(chosen, shuffle=True, **self.loader))
+
+    def train(self, graphs: int) -> float:
+        """Seconds from the first batch to the last, workers having started."""
+        batches = self.batches(graphs + BATCH)
+        self.step(next(batches))
+        self.wait()
+        begin = time.perf_counter()
+        for batch in batches:
+            self.step(batch)
+        self.wait()
+        return time.perf_counter() - begin
+
+    def step(self, batch) -> None:
+        """One step of Adam."""
+        batch = batch.to(self.device, non_blocking=True)
+        loss = mean_loss(self.task, self.model(batch), batch.y)
+        self.adam.zero_grad(set_to_none=True)
+        loss.backward()
+        self.adam.step()
+
+    def wait(self) -> None:
+        """Until the device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def busy_share(work) -> float:
+    """Share of the time in which a kernel ran; the first fifth of them, the start, left out."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        work()
+        torch.cuda.synchronize()
+    spans = sorted(
+        (e.time_range.start, e.time_range.end)
+        for e in seen.events()
+        if e.device_type == torch.autograd.DeviceType.CUDA
+    )
+    spans = spans[len(spans) // 5 :]
+    busy, reach = 0.0, spans[0][0]
+    for start, end in spans:
+        busy += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return busy / (reach - spans[0][0])
+
+
+def speed(chosen: argparse.Namespace) -> dict:
+    dataset, _ = open_molecules(chosen)
+    problem, device = problem_of(dataset), torch.device(chosen.device)
+    rival = Theirs(problem, device, chosen.workers)
+    ours = {}
+    for categories in ("one-hot", "embedding"):
+        for p in chosen.latent:
+            settings = {"latent_vertices": p, "hidden": 128}
+            ours[f"pi-gnn {categories} P={p}"] = configure(problem, settings, categories, "auto")
+    fabric = connect(device, precision=chosen.precision)
+    plain = Schedule()
+    rates: dict[str, list[float]] = {name: [] for name in (*ours, "pyg gin")}
+    for config in ours.values():
+        train(problem, config, 2 * BATCH, fabric, plain, seed=9)  # compiles
+    rival.train(2 * BATCH)
+    for turn in range(ROUNDS):
+        for name, config in ours.items():
+            seconds = train(problem, config, chosen.graphs, fabric, plain, seed=turn)
+            rates[name].append(chosen.graphs / seconds)
+        rates["pyg gin"].append(chosen.graphs / rival.train(chosen.graphs))
+    found = {name: {"graphs_per_s": float(np.median(r)), "all": r} for name, r in rates.items()}
+    for name, config in ours.items():
+        found[name]["parameters"] = sum(w.numel() for w in build(config, 0).parameters())
+        found[name]["over_pyg"] = found[name]["graphs_per_s"] / found["pyg gin"]["graphs_per_s"]
+        if device.type == "cuda":
+            found[name]["busy"] = busy_share(
+                lambda c=config: train(problem, c, chosen.graphs // 4, fabric, plain, seed=9)
+            )
+    found["pyg gin"]["parameters"] = sum(w.numel() for w in rival.model.parameters())
+    if device.type == "cuda":
+        found["pyg gin"]["busy"] = busy_share(lambda: rival.train(chosen.graphs // 4))
+    return found
+
+
+def pair(chosen: argparse.Namespace) -> dict:
+    """Two processes of one thread each, and one process of one thread, by turns.
+
+    The time that cores spend on a graph tells what working together costs even on a machine that
+    has other work; graphs per second tell it only where as many cores are free.
+    """
+    rates: dict[int, list[dict]] = {1: [], 2: []}
+    _, pack = open_molecules(chosen)
+    for _ in range(ROUNDS):
+        for processes, seen in rates.items():
+            command = [sys.executable, __file__, "--worker", str(processes), "--pack", str(pack)]
+            command += ["--graphs", str(chosen.graphs), "--latent", str(chosen.latent[0])]
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+            done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+            seen.append(json.loads(done.stdout.splitlines()[-1]))
+    found: dict = {"all": rates}
+    for key in ("graphs_per_s", "core_ms_per_graph"):
+        medians = {n: float(np.median([r[key] for r in seen])) for n, seen in rates.items()}
+        found[key] = {**medians, "two_over_one": medians[2] / medians[1]}
+    return found
+
+
+def worker(chosen: argparse.Namespace) -> None:
+    fabric = connect("cpu", devices=chosen.worker)
+    dataset, _ = open_molecules(chosen)
+    problem = problem_of(dataset)
+    settings = {"latent_vertices": chosen.latent[0], "hidden": 128}
+    config = configure(problem, settings, "embedding", "auto")
+    torch.manual_seed(0)
+    train(problem, config, 2 * BATCH, fabric, Schedule(), seed=9)
+    before = time.process_time()
+    seconds = train(problem, config, chosen.graphs, fabric, Schedule(), seed=0)
+    spent = fabric.all_reduce(torch.tensor(time.process_time() - before), reduce_op="sum")
+    disconnect(fabric)
+    if fabric.is_global_zero:
+        rate, cost = chosen.graphs / seconds, 1e3 * spent.item() / chosen.graphs
+        print(json.dumps({"graphs_per_s": rate, "core_ms_per_graph": cost}), flush=True)
+
+
+def repeat(source: Path, target: Path) -> None:
+    """A prepared file of the shape of ogbg-molpcba: the molecules over and over, random answers."""
+    pack = open_pack(source)
+    arrays, rng = pack.arrays, np.random.default_rng(0)
+    ptr, edge_ptr = arrays["ptr"], arrays["edge_ptr"]
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        spool = Spool(Path(folder))
+        left, base, edge_base = MOLPCBA, 0, 0
+        for name in ("ptr", "edge_ptr"):
+            spool.append(name, np.zeros(1, np.int64))
+        while left:
+            count = min(left, len(ptr) - 1)
+            v, e = int(ptr[count]), int(edge_ptr[count])
+            spool.append("ptr", ptr[1 : count + 1] + base)
+            spool.append("edge_ptr", edge_ptr[1 : count + 1] + edge_base)
+            for name, rows in (("label", v), ("structure", v), ("edge_label", e)):
+                spool.append(name, arrays[name][:rows])
+            for side, name in enumerate(("row", "column")):
+                spool.append(name, arrays["edge_index"][side, :e])
+            drawn = rng.choice(3, (count, TASKS), p=[0.4, 0.59, 0.01])
+            spool.append("values", np.array([np.nan, 0, 1], np.float32)[drawn])
+            left, base, edge_base = left - count, base + v, edge_base + e
+        order = rng.permutation(MOLPCBA)
+        parts = {"train": order[:350_343], "validation": order[350_343:394_136]}
+        for part, numbers in {**parts, "test": order[394_136:]}.items():
+            spool.append(f"split_{part}", numbers)
+        names = [f"PCBA-{t}" for t in range(TASKS)]
+        meta = {**pack.meta, "name": "ogbg-molpcba", "target_names": names}
+        spool.write(target, meta, stacks={"edge_index": ("row", "column")})
+
+
+def memory(chosen: argparse.Namespace) -> dict:
+    """Peak resident memory of a training and a validation on a molpcba-shaped dataset."""
+    _, pack = open_molecules(chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "molpcba.pack"
+        repeat(pack, target)
+        command = [sys.executable, __file__, "--hold", "--pack", str(target)]
+        command += ["--graphs", str(chosen.graphs), "--latent", str(chosen.latent[0])]
+        process = psutil.Popen(command, stdout=subprocess.PIPE, text=True)
+        peak, over = 0, threading.Event()
+
+        def watch() -> None:
+            nonlocal peak
+            while not over.wait(0.05):
+                try:
+                    family = [process, *process.children(recursive=True)]
+                    peak = max(peak, sum(p.memory_info().rss for p in family))
+                except psutil.Error:
+                    continue
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        said, _ = process.communicate()
+        over.set()
+        watcher.join()
+        if process.returncode:
+            raise SystemExit(f"the training failed with exit code {process.returncode}")
+        size = target.stat().st_size
+    return {**json.loads(said.splitlines()[-1]), "file_gb": size / 1e9, "peak_gb": peak / 1e9}
+
+
+def hold(chosen: argparse.Namespace) -> None:
+    """Trains on the molpcba-shaped file, of which every byte is read first, as in an epoch."""
+    dataset, _ = open_molecules(chosen)
+    problem = problem_of(dataset)
+    problem = replace(problem, task=MultiLabel(TASKS, metric="average_precision"))
+    settings = {"latent_vertices": chosen.latent[0], "hidden": 128}
+    config = configure(problem, settings, "embedding", "auto")
+    some = problem.split.train[torch.randperm(len(problem.split.train))[: chosen.graphs]]
+    held = problem.examples(problem.split.validation[: chosen.graphs // 4], codes=True)
+    every = held.graphs
+    for tensor in (every.label, every.structure, every.edge_index, every.edge_label, problem.y):
+        tensor.double().sum() if tensor.is_floating_point() else tensor.sum(dtype=torch.int64)
+    model, begin = build(config, seed=0), time.perf_counter()
+    result = fit(
+        model,
+        problem.task,
+        Examples(every, problem.y, some),
+        FitConfig(epochs=1, batch_size=BATCH),
+        validation=held,
+        device=chosen.device,
+    )
+    told = {"steps": -(-chosen.graphs // BATCH), "seconds": time.perf_counter() - begin}
+    told |= {"graphs": len(dataset), "tasks": problem.y.shape[1]}
+    print(json.dumps({**told, "loss": result.curve[0].train_loss}), flush=True)
+
+
+STUDIES = {"speed": speed, "pair": pair, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-root", type=Path, default=os.environ.get("SOFTPERM_DATA"))
+    parser.add_argument("--pack", type=Path, help="a prepared file, in place of a data root")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="32")
+    parser.add_argument("--graphs", type=int, default=12_800, help="graphs of one measurement")
+    parser.add_argument("--latent", type=int, nargs="+", default=[20, 40])
+    parser.add_argument("--workers", type=int, default=min(8, (os.cpu_count() or 1) - 1))
+    parser.add_argument("--only", nargs="+", choices=STUDIES, default=list(STUDIES))
+    parser.add_argument("--out", type=Path, help="file for the results as JSON")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.worker or chosen.hold:
+        worker(chosen) if chosen.worker else hold(chosen)
+        return
+    results: dict = {"cores": os.cpu_count(), "device": chosen.device, "torch": torch.__version__}
+    if chosen.device != "cpu":
+        results["device"] = torch.cuda.get_device_name()
+    for name in chosen.only:
+        results[name] = STUDIES[name](chosen)
+        print(name, json.dumps(results[name], indent=1), flush=True)
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

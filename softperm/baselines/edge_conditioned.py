@@ -1,0 +1,36 @@
+"""Messages whose weights are a function of the edge, without a matrix for every edge."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def edge_conditioned_sum(
+    x: Float[Tensor, "V F"],
+    edge_index: Int[Tensor, "2 E"],
+    h: Float[Tensor, "E K"],
+    weight: Float[Tensor, "K F H"],
+) -> Float[Tensor, "V H"]:
+    r"""Sums messages through matrices of the edges.
+
+    .. math:: y_i = \sum_j \Theta_{ij}^\top x_j, \qquad \Theta_{ij} = \sum_k h_{ijk} W_k
+
+    The last layer of a network that makes :math:`\Theta` is linear in its hidden units h, so the
+    sum over neighbours may come first: :math:`\sum_k W_k^\top \sum_j h_{ijk} x_j`. Memory is
+    E · F, where a matrix for every edge would take E · F · H.
+
+    Args:
+        x: a vector for each vertex.
+        edge_index: directed edges (i, j); j sends, i receives.
+        h: hidden units of each edge.
+        weight: the matrix of each hidden unit.
+    """
+    row, col = edge_index
+    sent = x[col]  # (E, F)
+    total = x.new_zeros(len(x), weight.shape[2])
+    for k in range(weight.shape[0]):
+        received = torch.zeros_like(x).index_add(0, row, h[:, k : k + 1] * sent)  # (V, F)
+        total = total + received @ weight[k]
+    return total

@@ -1,0 +1,192 @@
+"""``softperm evaluate``: a fair comparison, from graphs to a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softperm.commands.console import counting, give, logging_to, ready_folder, staged
+
+if TYPE_CHECKING:
+    from softperm.lab.problem import Problem
+    from softperm.lab.protocol import Contender, Engine
+    from softperm.lab.recipes import Recipe
+    from softperm.lab.records import Record
+
+Option = typer.Option
+
+
+def evaluate(
+    recipe: Annotated[
+        str | None, Option(help="tu-table, mpnn-table, ogb-table, …, or a TOML file of yours.")
+    ] = None,
+    dataset: Annotated[
+        str | None, Option(help="Datasets of the recipe, commas between; all by default.")
+    ] = None,
+    data: Annotated[
+        Path | None, Option(help="Instead of a dataset: a file of your graphs.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        Option("--model", "--models", help="Systems, commas between; the recipe's by default."),
+    ] = None,
+    out: Annotated[
+        Path, Option(help="Run folder; what is finished there is not done again.")
+    ] = Path("evaluation"),
+    target: Annotated[str | None, Option(help="With --data: what to predict.")] = None,
+    task: Annotated[
+        str, Option(help="With --data: auto, classification, multilabel or regression.")
+    ] = "auto",
+    folds: Annotated[int, Option(min=2, help="With --data: outer folds.")] = 10,
+    epochs: Annotated[int | None, Option(min=1, help="Other than the recipe's.")] = None,
+    final_runs: Annotated[int | None, Option(min=1, help="Other than the recipe's.")] = None,
+    criterion: Annotated[
+        str | None, Option(help="What chooses on validation graphs, score or loss.")
+    ] = None,
+    stack: Annotated[int, Option(min=1, help="Models trained side by side, at most.")] = 64,
+    seed: Annotated[int, Option(min=0, help="Same seed, same numbers.")] = 0,
+    device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
+    engine: Annotated[str, Option(help="local, or ray for a cluster.")] = "local",
+    address: Annotated[str | None, Option(help="With --engine ray: of the cluster.")] = None,
+    data_root: Annotated[Path | None, Option(help="Your folder of raw datasets.")] = None,
+    symmetrise: Annotated[bool, Option(help="Read directed edges in both directions.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare systems fairly: choose on validation graphs, retrain, test once, report."""
+    if (data is None) == (recipe is None and dataset is None):
+        raise ValueError("say what to compare on: --recipe (and --dataset), or --data with a file")
+    from dataclasses import replace
+
+    from softperm.lab.protocol import Rules
+    from softperm.lab.protocol import evaluate as run_protocol
+    from softperm.lab.recipes import read_recipe
+    from softperm.lab.report import write_report
+    from softperm.lab.tables import cells_of
+
+    chosen = read_recipe(recipe or ("own" if data is not None else "tu-table"))
+    changes = {"epochs": epochs, "criterion": criterion}
+    training = {**chosen.training, **{k: v for k, v in changes.items() if v is not None}}
+    chosen = replace(chosen, training=training, final_runs=final_runs or chosen.final_runs)
+    names = _listed(model) or chosen.models
+    contenders = [contender(chosen, name) for name in names]
+    ready_folder(out)
+    rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
+    _claim(out, {"recipe": chosen.name, "seed": seed, "stack": stack, "training": training})
+    where = _engine(engine, device, address)
+    records = []
+    with logging_to(out / "log.txt") as log:
+        if data is not None:
+            problems = [_own(data, target, task, symmetrise, seed, folds)]
+        else:
+            problems = list(_posed(chosen, _listed(dataset), data_root, seed, log))
+        for problem in problems:
+            with staged(problem.name) as stage:
+                records += run_protocol(problem, contenders, rules, where, out, stage)
+            for cell in cells_of(r for r in records if r.run.dataset == problem.name):
+                log(f"{cell.dataset}, {cell.model}: {cell.metric} {cell.mean:.4f} ± {cell.std:.4f}")
+        made = write_report(_finished(out, records), out, chosen.title)
+        log(f"open {made['html']} in a browser")
+    result: dict[str, Any] = {
+        f"{cell.dataset} {cell.model}": f"{cell.mean:.4f} ± {cell.std:.4f}"
+        for cell in cells_of(records)
+    }
+    give({**result, "report": str(made["html"])}, as_json)
+
+
+def contender(recipe: Recipe, name: str) -> Contender:
+    """A system with the configurations that a recipe, or the system itself, has for it."""
+    from softperm.lab.protocol import Contender
+    from softperm.lab.recipes import points
+    from softperm.lab.systems import PI_GNN, find_system
+
+    system = find_system(name)
+    if name not in PI_GNN:
+        return Contender(name, tuple({**recipe.training, **point} for point in points(system.grid)))
+    fixed = {**recipe.training, **recipe.settings}
+    grid = dict(recipe.grid)
+    if "layers" in grid and "encoder" not in fixed and not name.endswith(("gcn", "gin")):
+        del grid["layers"]
+    return Contender(name, tuple({**fixed, **point} for point in points(grid)))
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _engine(name: str, device: str, address: str | None) -> Engine:
+    import torch
+
+    from softperm.lab.engines import LocalEngine, RayEngine
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "ray":
+        return RayEngine(device, address)
+    if name != "local":
+        raise ValueError(f"--engine must be local or ray; got {name!r}")
+    return LocalEngine(device)
+
+
+def _posed(recipe: Recipe, wanted: tuple[str, ...], root: Path | None, seed: int, log: Any):
+    """The problems of a recipe, one dataset after the other."""
+    from softperm.datasets import load_dataset
+    from softperm.lab.problem import problems_of
+
+    for name in wanted:
+        recipe.check(name, recipe.models[0])
+    for name in wanted or recipe.datasets:
+        dataset = load_dataset(name, root, attributes=recipe.attributes.get(name), progress=True)
+        log(f"{name}: {len(dataset)} graphs, {dataset.task}")
+        yield from problems_of(recipe, dataset, seed)
+
+
+def _own(
+    data: Path, target: str | None, task: str, symmetrise: bool, seed: int, folds: int
+) -> Problem:
+    """A problem on the user's own graphs."""
+    import numpy as np
+    import torch
+
+    from softperm.commands.runs import choose_task, read_with_targets
+    from softperm.lab.problem import own_problem
+    from softperm.vocabulary import Vocabulary
+
+    wanted = list(_listed(target)) or None
+    with counting("reading graphs") as count:
+        file = read_with_targets(data, wanted, None, symmetrise, count)
+    kind = choose_task(task, file)
+    graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
+    columns = list(file.targets.values())
+    if kind == "classification":
+        classes, codes = np.unique(columns[0], return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"{data} has graphs of one class only: there is nothing to compare")
+        y = torch.from_numpy(codes)
+    else:
+        y = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+    return own_problem(file.name, graphs, y, kind, seed, folds)
+
+
+def _claim(out: Path, choices: dict[str, Any]) -> None:
+    """Writes down what the folder is for; refuses one that is for something else."""
+    from softperm.folder import write_atomically
+
+    path = out / "evaluation.json"
+    text = json.dumps(choices, indent=2, sort_keys=True) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise ValueError(
+            f"{out} holds an evaluation with other settings (see {path.name}): choose another --out"
+        )
+    write_atomically(path, text.encode())
+
+
+def _finished(out: Path, final: list[Record]) -> list[Record]:
+    """All records of what this command has finished; an earlier, broken-off one stays out."""
+    from softperm.lab.records import find_records
+
+    pairs = {(record.run.dataset, record.run.model) for record in final}
+    found = find_records(out / "records")
+    return [record for record in found if (record.run.dataset, record.run.model) in pairs]

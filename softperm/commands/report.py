@@ -1,0 +1,36 @@
+"""``softperm report``: tables and a page from records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softperm.commands.console import give, ready_folder
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of records.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; the first folder by default.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Of the page.")] = "Fair comparison",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
+    from softperm.lab.records import find_records
+    from softperm.lab.report import write_report
+
+    for folder in runs:
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such folder of records")
+    records = [record for folder in runs for record in find_records(folder)]
+    if not records:
+        raise ValueError(
+            f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"
+        )
+    out = out or runs[0]
+    ready_folder(out)
+    made = write_report(records, out, title)
+    give({form: str(path) for form, path in made.items()}, as_json)

@@ -1,0 +1,247 @@
+"""The fair comparison of Errica et al.: choose on validation graphs, retrain, test once.
+
+Choosing gets :class:`Selection` objects, which hold no test graph; only models of the final stage,
+whose configuration has been chosen by then, are given one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from softperm.baselines import Kernel
+from softperm.lab.jobs import Job
+from softperm.lab.problem import Problem
+from softperm.lab.records import Record, Run, read_records, write_records
+from softperm.lab.systems import find_system
+
+Say = Callable[[str, float], None]
+"""Told what is being done, and what share of the whole is behind."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Somewhere to work."""
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        problem: Problem,
+        folder: Path,
+        on_epoch: Callable[[Job, int], None],
+    ) -> Iterator[tuple[Job, list[Record] | str]]:
+        """Each job with its records, or with the sentence that says why there are none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A system with the configurations to choose from.
+
+    Attributes:
+        model: its name.
+        configurations: hyper-parameters of model and training, at least one set.
+    """
+
+    model: str
+    configurations: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The numbers of the protocol.
+
+    Attributes:
+        final_runs: how often the chosen configuration is trained and tested.
+        seed: of everything drawn at random.
+        stack: how many models at most are trained side by side.
+    """
+
+    final_runs: int = 3
+    seed: int = 0
+    stack: int = 64
+
+
+def evaluate(
+    problem: Problem,
+    contenders: Sequence[Contender],
+    rules: Rules,
+    engine: Engine,
+    folder: Path,
+    say: Say = lambda what, share: None,
+) -> list[Record]:
+    """The whole protocol on one problem; finished jobs are read, not repeated.
+
+    Args:
+        problem: graphs, targets and splits.
+        contenders: what is compared.
+        rules: numbers of the protocol.
+        engine: where to work.
+        folder: keeps the records; several calls may share it.
+        say: told what is being done.
+
+    Returns:
+        The records of the final stage.
+
+    Raises:
+        ValueError: some jobs failed; the sentence names their folds. All others are kept.
+    """
+    desk = _Desk(problem, engine, folder, say, _size(problem, contenders, rules))
+    chosen: dict[str, dict[int, Mapping[str, Any]]] = {}
+    single = [c for c in contenders if len(c.configurations) == 1]
+    several = [c for c in contenders if len(c.configurations) > 1]
+    records = desk.finish([job for c in several for job in selection_jobs(problem, c, rules)])
+    for contender in several:
+        chosen[contender.model] = choose(problem, contender, records)
+    for contender in single:
+        only = contender.configurations[0]
+        chosen[contender.model] = dict.fromkeys(range(len(problem.splits)), only)
+    return desk.finish(
+        [job for c in contenders for job in final_jobs(problem, c.model, chosen[c.model], rules)]
+    )
+
+
+def selection_jobs(problem: Problem, contender: Contender, rules: Rules) -> list[Job]:
+    """One model for each configuration in each fold."""
+    jobs = []
+    for configuration in contender.configurations:
+        folds = len(problem.splits)
+        runs = [
+            Run(problem.name, contender.model, "selection", fold, folds, configuration, rules.seed)
+            for fold in range(folds)
+        ]
+        jobs += _stacks(runs, rules)
+    return jobs
+
+
+def choose(
+    problem: Problem, contender: Contender, records: Iterable[Record]
+) -> dict[int, Mapping[str, Any]]:
+    """The configuration of each fold that did best on its validation graphs.
+
+    What decides is what decided between epochs: score or loss; ties go to the other of the two,
+    then to the configuration that is listed first.
+
+    Raises:
+        ValueError: a fold has not been tried with every configuration.
+    """
+    tried: dict[int, list[Record]] = {fold: [] for fold in range(len(problem.splits))}
+    for record in records:
+        if record.run.model == contender.model:
+            tried[record.run.fold].append(record)
+    chosen = {}
+    for fold, found in tried.items():
+        if len(found) != len(contender.configurations):
+            raise ValueError(
+                f"{problem.name}, {contender.model}: fold {fold} has records of {len(found)} of "
+                f"{len(contender.configurations)} configurations"
+            )
+        order = {_key(c): k for k, c in enumerate(contender.configurations)}
+        best = min(found, key=lambda r: (*_merit(r), order[_key(r.run.configuration)]))
+        chosen[fold] = best.run.configuration
+    return chosen
+
+
+def final_jobs(
+    problem: Problem, model: str, chosen: Mapping[int, Mapping[str, Any]], rules: Rules
+) -> list[Job]:
+    """The chosen configuration of each fold, several times; equal ones in one stack."""
+    kernel = isinstance(find_system(model), Kernel)
+    repeats = 1 if kernel else rules.final_runs  # a kernel gives the same every time
+    groups: dict[tuple, list[Run]] = {}
+    folds = len(problem.splits)
+    for fold, configuration in chosen.items():
+        for seed in range(rules.seed + 1, rules.seed + 1 + repeats):
+            run = Run(problem.name, model, "final", fold, folds, configuration, seed)
+            groups.setdefault(_key(configuration), []).append(run)
+    return [job for runs in groups.values() for job in _stacks(runs, rules)]
+
+
+def _stacks(runs: Sequence[Run], rules: Rules) -> list[Job]:
+    """Runs of one configuration in stacks as large as may be."""
+    system = find_system(runs[0].model)
+    size = rules.stack if not isinstance(system, Kernel) and system.stackable else 1
+    return [Job(tuple(runs[k : k + size])) for k in range(0, len(runs), size)]
+
+
+def _key(configuration: Mapping[str, Any]) -> tuple:
+    return tuple(sorted((name, repr(value)) for name, value in configuration.items()))
+
+
+def _merit(record: Record) -> tuple[float, float]:
+    """What to minimise: by the criterion of the run first."""
+    score = -record.validation_score if record.higher_is_better else record.validation_score
+    pair = [math.inf if math.isnan(v) else v for v in (record.validation_loss, score)]
+    by_loss = record.run.configuration.get("criterion", "loss") == "loss"
+    return (pair[0], pair[1]) if by_loss and pair[0] < math.inf else (pair[1], pair[0])
+
+
+def _size(problem: Problem, contenders: Sequence[Contender], rules: Rules) -> int:
+    """How many epochs of single models the whole comparison takes, at most."""
+    total = 0
+    for contender in contenders:
+        for k, configuration in enumerate(contender.configurations):
+            tries = len(contender.configurations) > 1
+            total += len(problem.splits) * configuration.get("epochs", 1) * tries
+            if k == 0:
+                total += len(problem.splits) * rules.final_runs * configuration.get("epochs", 1)
+    return max(total, 1)
+
+
+class _Desk:
+    """Hands out jobs that are not finished, and keeps what comes back."""
+
+    def __init__(self, problem: Problem, engine: Engine, folder: Path, say: Say, size: int) -> None:
+        self.problem, self.engine, self.folder, self.say = problem, engine, folder, say
+        self.size, self.behind = size, 0
+
+    def finish(self, jobs: Sequence[Job]) -> list[Record]:
+        """The records of all jobs, read or made."""
+        made: dict[str, list[Record]] = {}
+        todo = []
+        for job in jobs:
+            path = self._path(job)
+            if path.exists():
+                made[job.name] = self._checked(job, read_records(path))
+                self.behind += job.epochs
+            else:
+                todo.append(job)
+        failed: list[str] = []
+        for job, outcome in self.engine.run(todo, self.problem, self.folder, self._tick):
+            if isinstance(outcome, str):
+                folds = sorted({run.fold for run in job.runs})
+                failed.append(f"{job.runs[0].model}, folds {folds}: {outcome}")
+                continue
+            write_records(self._path(job), outcome)
+            made[job.name] = outcome
+            self.behind += job.epochs
+        if failed:
+            raise ValueError(f"{self.problem.name}: {len(failed)} jobs failed; {failed[0]}")
+        return [record for job in jobs for record in made[job.name]]
+
+    def _tick(self, job: Job, epoch: int) -> None:
+        first = job.runs[0]
+        share = (self.behind + epoch * len(job.runs)) / self.size
+        doing = (
+            f"{first.dataset}, {first.model}: {first.stage}, {len(job.runs)} models, epoch {epoch}"
+        )
+        self.say(doing, min(share, 1.0))
+
+    def _path(self, job: Job) -> Path:
+        return self.folder / "records" / f"{job.name}.jsonl"
+
+    def _checked(self, job: Job, records: list[Record]) -> list[Record]:
+        """Records read from a file, which must be those of this job on these graphs."""
+        there = {(r.run.fold, r.run.seed) for r in records}
+        for run in job.runs:
+            if (run.fold, run.seed) not in there:
+                raise ValueError(f"{self._path(job)} lacks the record of fold {run.fold}")
+        if any(r.fingerprint != self.problem.fingerprint for r in records):
+            raise ValueError(
+                f"{self._path(job)} was made with other graphs or splits of {self.problem.name}: "
+                "choose another --out"
+            )
+        return records

@@ -1,0 +1,120 @@
+"""Recipes: a table of the paper as a file that says what is compared, on what, and how."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+SPLITS = ("folds", "official", "random")
+_HOMES = (
+    Path(__file__).parents[1] / "experiments",  # of an installed package
+    Path(__file__).parents[2] / "experiments",  # of a checkout
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one table compares.
+
+    Attributes:
+        name: the file's name.
+        title: what the table shows.
+        datasets: names of the graphs.
+        models: names of the systems.
+        splits: ``folds`` for 10 outer folds with a selection split each, ``official`` for the
+            split that a dataset is published with, ``random`` for 80 / 10 / 10 %.
+        final_runs: how often the chosen configuration is trained and tested.
+        training: settings of every training; see ``FitConfig``.
+        settings: what all π-GNN networks share; see ``ModelConfig``.
+        grid: what is chosen for π-GNN on validation graphs: values by name.
+        targets: of a dataset with several, each learnt by a network of its own.
+        attributes: datasets whose continuous vertex attributes are left out or taken in.
+        edges: whether labels and attributes of edges are used, where there are such.
+    """
+
+    name: str
+    title: str
+    datasets: tuple[str, ...]
+    models: tuple[str, ...]
+    splits: str = "folds"
+    final_runs: int = 3
+    training: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    attributes: Mapping[str, bool] = field(default_factory=dict)
+    edges: bool = True
+
+    def __post_init__(self) -> None:
+        if self.splits not in SPLITS:
+            raise ValueError(f"splits must be one of {', '.join(SPLITS)}; got {self.splits!r}")
+        if self.final_runs < 1:
+            raise ValueError(f"final_runs must be at least 1; got {self.final_runs}")
+
+    def check(self, dataset: str, model: str) -> None:
+        """Raises ValueError unless the recipe holds this dataset and model."""
+        for kind, name, known in (
+            ("dataset", dataset, self.datasets),
+            ("model", model, self.models),
+        ):
+            if name not in known:
+                raise ValueError(f"recipe {self.name} has no {kind} {name}: {', '.join(known)}")
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of a grid's values, the last name varying fastest.
+
+    >>> points({"P": [20, 30], "H": [32]})
+    [{'P': 20, 'H': 32}, {'P': 30, 'H': 32}]
+    """
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    found = {path.stem for home in _HOMES for path in home.glob("*.toml")}
+    return sorted(found - {"published"})
+
+
+def read_recipe(name: str) -> Recipe:
+    """A recipe by its name, or from a TOML file.
+
+    Raises:
+        ValueError: there is no such recipe, or it has keys that no recipe has.
+    """
+    path = Path(name) if name.endswith(".toml") else _find(name)
+    content = _read(path)
+    known = {f.name for f in fields(Recipe)} - {"name"}
+    if unknown := sorted(set(content) - known):
+        raise ValueError(
+            f"{path}: unknown keys {', '.join(unknown)}; a recipe has {', '.join(sorted(known))}"
+        )
+    try:
+        for key in ("datasets", "models", "targets"):
+            content[key] = tuple(content.get(key, ()))
+        return Recipe(name=path.stem, **content)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"{path}: {problem}") from None
+
+
+def published() -> dict[str, dict[str, dict[str, Any]]]:
+    """The paper's own numbers: recipe, then system, then dataset; [mean, deviation] or a figure."""
+    return _read(_find("published"))
+
+
+def _find(name: str) -> Path:
+    for home in _HOMES:
+        if (home / f"{name}.toml").exists():
+            return home / f"{name}.toml"
+    raise ValueError(f"no recipe is called {name}: there are {', '.join(recipe_names())}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise ValueError(f"{path} cannot be read as a recipe: {problem}") from None

@@ -1,0 +1,187 @@
+"""Durable records of trainings: one for each, enough to make every table again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from softperm import __version__
+from softperm.folder import write_atomically
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Which training a record is of.
+
+    Attributes:
+        dataset: name of the graphs.
+        model: name of the system.
+        stage: ``selection`` to choose a configuration, ``final`` to be tested.
+        fold: number of the outer fold.
+        folds: how many outer folds there are.
+        configuration: hyper-parameters of model and training.
+        seed: of this training among others of the same fold and configuration.
+    """
+
+    dataset: str
+    model: str
+    stage: str
+    fold: int
+    folds: int
+    configuration: Mapping[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a training cost and where; none of it changes the numbers it gave.
+
+    Attributes:
+        seconds: time of this training: that of its stack, divided by the models in it.
+        stacked: how many models were trained side by side.
+        memory: most bytes held, by the device's allocator or by the process.
+        device: what computed.
+        versions: of softperm, torch and Python.
+    """
+
+    seconds: float
+    stacked: int
+    memory: int
+    device: str
+    versions: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "softperm": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one training gave.
+
+    Attributes:
+        run: which training.
+        fingerprint: SHA-256 of the graphs, targets and splits.
+        metric: name of the score.
+        higher_is_better: its direction.
+        validation_loss: at the epoch that was kept.
+        validation_score: at the epoch that was kept.
+        test_score: at the epoch that was kept; None where the test graphs were not touched.
+        best_epoch: the epoch that was kept.
+        curve: training loss, validation loss and validation score of each epoch.
+        circumstances: cost and place.
+    """
+
+    run: Run
+    fingerprint: str
+    metric: str
+    higher_is_better: bool
+    validation_loss: float
+    validation_score: float
+    test_score: float | None
+    best_epoch: int
+    curve: Mapping[str, Sequence[float | None]]
+    circumstances: Circumstances
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything but the circumstances: equal for equal numbers, to the last bit."""
+        content = asdict(self)
+        del content["circumstances"]
+        return hashlib.sha256(_line(content)).hexdigest()
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Writes the records of one stack, all of them or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (_line({"format": FORMAT, **asdict(record)}) for record in records)
+    write_atomically(path, b"".join(line + b"\n" for line in lines))
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a file.
+
+    Raises:
+        ValueError: the file is damaged, or of a newer version.
+    """
+    return [_read(line, f"{path}, line {k}") for k, line in enumerate(_lines(path), start=1)]
+
+
+def find_records(folder: Path) -> Iterator[Record]:
+    """All records below a folder, file by file in order of name; the same training only once."""
+    seen: set[str] = set()
+    for path in sorted(folder.rglob("*.jsonl")):
+        for record in read_records(path):
+            if record.digest not in seen:
+                seen.add(record.digest)
+                yield record
+
+
+def device_name(device: torch.device) -> str:
+    """What a person would call a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes held so far: by torch's allocator on a GPU, by the process on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # not on Windows, where a run has no such figure
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _line(content: Any) -> bytes:
+    return json.dumps(_plain(content), sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    """The same with NaN and infinities as null, which every JSON reader takes."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError as problem:
+        raise ValueError(f"{path} cannot be read: {problem.strerror}") from None
+
+
+def _read(line: bytes, where: str) -> Record:
+    try:
+        content = json.loads(line)
+        version = content.pop("format")
+        if version > FORMAT:
+            raise ValueError(f"{where} has format {version}: upgrade softperm to read it")
+        run = Run(**content.pop("run"))
+        circumstances = Circumstances(**content.pop("circumstances"))
+        numbers = {f.name: content[f.name] for f in fields(Record) if f.name in content}
+        for name in ("validation_loss", "validation_score"):
+            numbers[name] = math.nan if numbers[name] is None else numbers[name]
+        return Record(run=run, circumstances=circumstances, **numbers)
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as problem:
+        detail = f"{type(problem).__name__}: {problem}"
+        raise ValueError(f"{where} is no record of a training ({detail})") from None

@@ -1,0 +1,299 @@
+"""Records as tables beside the paper's numbers: Markdown, LaTeX, CSV, and one page of HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from softperm.folder import write_atomically
+from softperm.lab.page import Page
+from softperm.lab.recipes import published
+from softperm.lab.records import Record
+from softperm.lab.systems import find_system
+from softperm.lab.tables import Cell, cells_of, paired_tests
+
+PER_CENT = ("accuracy", "roc_auc", "average_precision")
+NAMES = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A number of the paper.
+
+    Attributes:
+        mean: as printed; None where the paper writes OOR.
+        std: as printed; None where it gives none.
+    """
+
+    mean: float | None
+    std: float | None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "OOR"
+        return f"{self.mean:g}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+
+
+def write_report(records: Iterable[Record], folder: Path, title: str) -> dict[str, Path]:
+    """Writes every form of the report.
+
+    Args:
+        records: of any number of datasets and systems.
+        folder: where; made if missing.
+        title: of the page.
+
+    Returns:
+        Where each form is: ``markdown``, ``latex``, ``csv``, ``html``.
+
+    Raises:
+        ValueError: there are no records, or folds are missing.
+    """
+    cells = cells_of(records)
+    if not cells:
+        raise ValueError("there are no records to report on")
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "markdown": ("table.md", markdown(cells, title)),
+        "latex": ("table.tex", latex(cells)),
+        "csv": ("table.csv", as_csv(cells)),
+    }
+    for name, content in texts.values():
+        write_atomically(folder / name, content.encode())
+    drawn = {dataset: curves(group) for dataset, group in _by_dataset(cells).items()}
+    for dataset, figure in drawn.items():
+        if figure is not None:
+            figure.savefig(folder / f"curves-{dataset}.png", dpi=120)
+            figure.savefig(folder / f"curves-{dataset}.svg")
+    _page(cells, drawn, title).save(folder / "report.html")
+    made = {form: folder / name for form, (name, _) in texts.items()}
+    return {**made, "html": folder / "report.html"}
+
+
+def quoted(dataset: str, model: str) -> Quoted | None:
+    """What the paper gives for a system on a dataset, if it does."""
+    for table in published().values():
+        found = table.get(model, {}).get(dataset)
+        if isinstance(found, list):
+            return Quoted(found[0], found[1])
+        if found is not None:
+            return Quoted(None, None) if found == "OOR" else Quoted(found, None)
+    return None
+
+
+def shown(cell: Cell) -> str:
+    """Mean ± standard deviation, in per cent where the score is a share."""
+    if cell.metric in PER_CENT:
+        return f"{100 * cell.mean:.1f} ± {100 * cell.std:.1f}"
+    return f"{cell.mean:.4g} ± {cell.std:.2g}" if len(cell.scores) > 1 else f"{cell.mean:.4g}"
+
+
+def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+    """The main table: a row for each system, one below it for the paper's number, if any."""
+    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
+    at = {(cell.dataset, cell.model): cell for cell in cells}
+    rows = []
+    for model in dict.fromkeys(cell.model for cell in cells):
+        found = [at.get((dataset, model)) for dataset in datasets]
+        rows.append([_title(model), *("" if c is None else shown(c) for c in found)])
+        paper = [
+            quoted(d, model) if c is not None else None
+            for d, c in zip(datasets, found, strict=True)
+        ]
+        if any(paper):
+            rows.append(["paper (quoted)", *("" if q is None else str(q) for q in paper)])
+    return ["", *datasets], rows
+
+
+def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """One line for each cell: errors, the distance to the paper, cost and place."""
+    made = []
+    for cell in cells:
+        factor = 100 if cell.metric in PER_CENT else 1
+        paper = quoted(cell.dataset, cell.model)
+        gap = ""
+        if paper is not None and paper.mean is not None:
+            gap = f"{factor * cell.mean - paper.mean:+.3g}"
+        made.append(
+            {
+                "dataset": cell.dataset,
+                "model": _title(cell.model),
+                "metric": NAMES.get(cell.metric, cell.metric),
+                "mean": f"{factor * cell.mean:.4g}",
+                "std": f"{factor * cell.std:.3g}",
+                "standard error": f"{factor * cell.error:.3g}",
+                "paper (quoted)": "" if paper is None else str(paper),
+                "difference": gap,
+                "folds × runs": f"{cell.folds} × {cell.runs}",
+                "time": _duration(cell.seconds),
+                "memory": f"{cell.memory / 1e9:.2f} GB",
+                "device": ", ".join(cell.devices),
+            }
+        )
+    return made
+
+
+def tests(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """One line for each pair of systems on the same folds."""
+    return [
+        {
+            "dataset": t.dataset,
+            "first": _title(t.first),
+            "second": _title(t.second),
+            "difference": f"{100 * t.difference:+.2f}",
+            "p, corrected t": f"{t.corrected_t:.3f}",
+            "p, Wilcoxon": f"{t.wilcoxon:.3f}",
+        }
+        for t in paired_tests(cells)
+    ]
+
+
+def markdown(cells: Sequence[Cell], title: str) -> str:
+    """The report as Markdown."""
+    head, rows = grid(cells)
+    parts = [f"# {title}", _caption(cells), _pipes(head, rows)]
+    listed = details(cells)
+    parts.append(_pipes(list(listed[0]), [list(row.values()) for row in listed]))
+    if compared := tests(cells):
+        parts.append("Paired tests over folds, p-values not corrected for the number of tests:")
+        parts.append(_pipes(list(compared[0]), [list(row.values()) for row in compared]))
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(cells: Sequence[Cell]) -> str:
+    """The main table in LaTeX, for booktabs."""
+    head, rows = grid(cells)
+    lines = [r"\begin{tabular}{l" + "c" * (len(head) - 1) + "}", r"\toprule"]
+    lines.append(" & ".join(_tex(h) for h in head) + r" \\")
+    lines.append(r"\midrule")
+    lines += [" & ".join(_tex(c) for c in row) + r" \\" for row in rows]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(cells: Sequence[Cell]) -> str:
+    """One line for each dataset, system and fold, with full precision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["dataset", "model", "metric", "fold", "score", "runs", "source"])
+    for cell in cells:
+        for k, score in enumerate(cell.scores):
+            row = [cell.dataset, cell.model, cell.metric, k, repr(score), cell.runs, "measured"]
+            writer.writerow(row)
+        paper = quoted(cell.dataset, cell.model)
+        if paper is not None and paper.mean is not None:
+            factor = 100 if cell.metric in PER_CENT else 1
+            row = [
+                cell.dataset,
+                cell.model,
+                cell.metric,
+                "",
+                f"{paper.mean / factor:.10g}",
+                "",
+                "quoted",
+            ]
+            writer.writerow(row)
+    return text.getvalue()
+
+
+def curves(cells: Sequence[Cell]) -> Figure | None:
+    """Validation loss and score of the final runs over epochs: mean, and the middle half."""
+    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    axes = figure.subplots(1, 2)
+    drawn = False
+    for k, cell in enumerate(cells):
+        for axis, name in zip(axes, ("validation_loss", "validation_score"), strict=True):
+            rows = [r.curve[name] for r in cell.records if r.curve]
+            if not rows:
+                continue
+            drawn = True
+            length = min(map(len, rows))
+            table = np.array([row[:length] for row in rows], dtype=float)  # (runs, epochs)
+            epochs = np.arange(1, length + 1)
+            axis.plot(epochs, np.nanmean(table, 0), color=f"C{k}", label=_title(cell.model))
+            low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
+            axis.fill_between(epochs, low, high, color=f"C{k}", alpha=0.2, linewidth=0)
+            axis.set(xlabel="epoch", ylabel=name.replace("_", " "), title=cell.dataset)
+    if not drawn:
+        return None
+    axes[1].legend(frameon=False)
+    return figure
+
+
+def _page(cells: Sequence[Cell], drawn: dict[str, Figure | None], title: str) -> Page:
+    page = Page(title)
+    page.paragraph(_caption(cells))
+    head, rows = grid(cells)
+    page.table([dict(zip(head, row, strict=True)) for row in rows])
+    page.heading("Details")
+    page.table(details(cells))
+    if compared := tests(cells):
+        page.heading("Paired tests")
+        page.paragraph(
+            "Over the same folds: t-test corrected for overlapping training sets (Nadeau and "
+            "Bengio), and Wilcoxon's signed-rank test; p-values as they are, not corrected for "
+            "the number of tests. Differences of shares in per cent."
+        )
+        page.table(compared)
+    page.heading("Training curves")
+    for dataset, figure in drawn.items():
+        if figure is not None:
+            page.figure(figure, f"{dataset}: mean and middle half of all final runs.")
+    return page
+
+
+def _caption(cells: Sequence[Cell]) -> str:
+    versions = sorted(
+        {
+            f"softperm {r.circumstances.versions['softperm']}, torch "
+            f"{r.circumstances.versions['torch']}"
+            for c in cells
+            for r in c.records
+        }
+    )
+    devices = sorted({device for cell in cells for device in cell.devices})
+    several = any(cell.folds > 1 for cell in cells)
+    return (
+        f"Mean ± standard deviation over {'outer folds' if several else 'runs'}; configuration and "
+        "epoch chosen on validation graphs, test graphs touched once. Rows marked as quoted are "
+        f"the paper's, all others measured: {'; '.join(devices)}; {'; '.join(versions)}."
+    )
+
+
+def _title(model: str) -> str:
+    return find_system(model).title
+
+
+def _by_dataset(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.dataset, []).append(cell)
+    return groups
+
+
+def _pipes(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _tex(text: str) -> str:
+    for plain, special in (
+        ("&", r"\&"),
+        ("%", r"\%"),
+        ("_", r"\_"),
+        ("±", r"$\pm$"),
+        ("π", r"$\pi$"),
+    ):
+        text = text.replace(plain, special)
+    return text
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,86 @@
+"""Every system by name: π-GNN in its variants, and what the paper compares it with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from softperm.baselines import KERNELS, SYSTEMS, DataShape, Kernel, System
+from softperm.model import ModelConfig, PiGNN, build
+
+_FROM_DATA = ("outputs", "structure_size", "attribute_size", "edge_attribute_size", "weighted")
+
+
+@dataclass(frozen=True)
+class PiGNNSystem(System):
+    """π-GNN as a system of the comparison: its settings are those of ``ModelConfig``.
+
+    Attributes:
+        fixed: the settings that make the variant.
+    """
+
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of the settings that a recipe may give."""
+        given = (*_FROM_DATA, *self.fixed)
+        return tuple(f.name for f in fields(ModelConfig) if f.name not in given)
+
+    def build(self, shape: DataShape, settings: Mapping[str, Any], seed: int) -> nn.Module:
+        """A freshly initialised network.
+
+        Args:
+            shape: what the training graphs offer.
+            settings: ``capacity`` is the size of the largest training graph unless ``none``.
+            seed: of the initial parameters.
+        """
+        if unknown := sorted(set(settings) - set(self.settings)):
+            raise ValueError(f"{self.title} has no setting {', '.join(unknown)}")
+        given = {name: getattr(shape, name) for name in _FROM_DATA}
+        chosen = {"capacity": "auto", **settings}
+        largest = int(shape.size_percentiles[-1])
+        chosen["capacity"] = {"auto": largest, "none": None}.get(
+            chosen["capacity"], chosen["capacity"]
+        )
+        config = ModelConfig.from_dict({**chosen, **self.fixed, **given})
+        statistics = (torch.tensor(shape.structure_mean), torch.tensor(shape.structure_std))
+        return build(config, seed, statistics)
+
+
+def find_system(name: str) -> System | Kernel:
+    """The system of a name.
+
+    Raises:
+        ValueError: no system has it; the sentence lists the names there are.
+    """
+    known: dict[str, System | Kernel] = {**PI_GNN, **SYSTEMS, **KERNELS}
+    if name not in known:
+        raise ValueError(f"no system is called {name}: there are {', '.join(known)}")
+    return known[name]
+
+
+def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:
+    grid: dict[str, tuple] = {"latent_vertices": (20, 30), "hidden": (32, 64)}
+    if "encoder" in fixed:
+        grid["layers"] = (2, 3, 4)
+    tables = ("classification", "ogb", "qm9")
+    return PiGNNSystem(name, title, tables, PiGNN, grid, stackable=True, fixed=fixed)
+
+
+PI_GNN = {
+    system.name: system
+    for system in (
+        _variant("pi-gnn", "π-GNN"),
+        _variant("pi-gnn-d", "π-GNN-d", dustbin=True),
+        _variant("pi-gnn-gcn", "π-GNN (GCN)", encoder="gcn"),
+        _variant("pi-gnn-d-gcn", "π-GNN-d (GCN)", encoder="gcn", dustbin=True),
+        _variant("pi-gnn-gin", "π-GNN (GIN)", encoder="gin"),
+        _variant("pi-gnn-d-gin", "π-GNN-d (GIN)", encoder="gin", dustbin=True),
+    )
+}
+"""The paper's own systems."""

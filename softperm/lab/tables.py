@@ -1,0 +1,160 @@
+"""From records to numbers: means over folds, their errors, and paired tests between systems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from softperm.lab.records import Record
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One system on one dataset.
+
+    Attributes:
+        dataset: name of the graphs.
+        model: name of the system.
+        metric: name of the score.
+        higher_is_better: its direction.
+        scores: test score of each outer fold, the mean of its final runs; of each run where there
+            is one split only.
+        folds: number of outer folds.
+        runs: final runs in each fold.
+        seconds: spent on all trainings, those of the selection included.
+        memory: most bytes held.
+        devices: what computed.
+        records: the final ones.
+    """
+
+    dataset: str
+    model: str
+    metric: str
+    higher_is_better: bool
+    scores: tuple[float, ...]
+    folds: int
+    runs: int
+    seconds: float
+    memory: int
+    devices: tuple[str, ...]
+    records: tuple[Record, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean score."""
+        return float(np.mean(self.scores))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over folds, as Errica et al. give it (divided by their number)."""
+        return float(np.std(self.scores))
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean: deviation over the root of the number of folds."""
+        return self.std / math.sqrt(len(self.scores))
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Two systems on the same folds of a dataset.
+
+    Attributes:
+        dataset: name of the graphs.
+        first: a system.
+        second: another one.
+        difference: mean score of the first minus that of the second.
+        corrected_t: p-value of the t-test corrected for overlapping training sets (Nadeau and
+            Bengio, with the share of test graphs of the folds).
+        wilcoxon: p-value of the signed-rank test.
+    """
+
+    dataset: str
+    first: str
+    second: str
+    difference: float
+    corrected_t: float
+    wilcoxon: float
+
+
+def cells_of(records: Iterable[Record]) -> list[Cell]:
+    """The cells of a table, sorted by nothing but the order of first appearance.
+
+    Raises:
+        ValueError: a fold is missing, or has another number of runs than the others.
+    """
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.run.dataset, record.run.model), []).append(record)
+    return [_cell(dataset, model, group) for (dataset, model), group in groups.items()]
+
+
+def paired_tests(cells: Sequence[Cell]) -> list[PairedTest]:
+    """Every pair of systems that share a dataset's folds."""
+    made = []
+    for i, a in enumerate(cells):
+        for b in cells[i + 1 :]:
+            if a.dataset == b.dataset and len(a.scores) == len(b.scores) and a.folds > 1:
+                made.append(_paired_test(a, b))
+    return made
+
+
+def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
+    final = [r for r in group if r.run.stage == "final"]
+    where = f"{dataset}, {model}"
+    if not final:
+        raise ValueError(f"{where}: no fold has been tested yet; let the evaluation finish")
+    _same(
+        [r.fingerprint for r in group], f"{where}: records of other graphs or splits are mixed in"
+    )
+    folds = final[0].run.folds
+    by_fold: dict[int, list[Record]] = {fold: [] for fold in range(folds)}
+    for record in final:
+        by_fold[record.run.fold].append(record)
+    if missing := [fold for fold, found in by_fold.items() if not found]:
+        raise ValueError(f"{where}: folds {missing} of {folds} are missing; let it finish")
+    runs = len(by_fold[0])
+    if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:
+        raise ValueError(f"{where}: folds {uneven} have another number of runs than fold 0")
+    scores = [[_tested(r, where) for r in found] for found in by_fold.values()]
+    return Cell(
+        dataset=dataset,
+        model=model,
+        metric=final[0].metric,
+        higher_is_better=final[0].higher_is_better,
+        scores=tuple(np.mean(s).item() for s in scores) if folds > 1 else tuple(scores[0]),
+        folds=folds,
+        runs=runs,
+        seconds=sum(r.circumstances.seconds for r in group),
+        memory=max(r.circumstances.memory for r in group),
+        devices=tuple(sorted({r.circumstances.device for r in group})),
+        records=tuple(final),
+    )
+
+
+def _tested(record: Record, where: str) -> float:
+    if record.test_score is None:
+        raise ValueError(f"{where}: fold {record.run.fold} has a final run without a test score")
+    return record.test_score
+
+
+def _same(values: Sequence[str], otherwise: str) -> None:
+    if len(set(values)) > 1:
+        raise ValueError(otherwise)
+
+
+def _paired_test(a: Cell, b: Cell) -> PairedTest:
+    gaps = np.array(a.scores) - np.array(b.scores)  # (folds,)
+    variance = gaps.var(ddof=1)
+    if variance == 0:
+        p = w = 1.0 if gaps.mean() == 0 else 0.0
+    else:
+        k = len(gaps)
+        t = gaps.mean() / math.sqrt((1 / k + 1 / (k - 1)) * variance)
+        p = float(2 * stats.t.sf(abs(t), k - 1))
+        w = float(np.asarray(stats.wilcoxon(gaps, zero_method="zsplit"))[1])
+    return PairedTest(a.dataset, a.model, b.model, float(gaps.mean()), p, w)

@@ -1,0 +1,87 @@
+"""How a network is trained: the settings of every training, and those of long ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How a network is trained.
+
+    Attributes:
+        epochs: passes over the training graphs.
+        batch_size: graphs in a mini-batch, those of all devices together.
+        learning_rate: of Adam.
+        weight_decay: of Adam.
+        criterion: which validation figure decides the best epoch: ``loss`` or ``score``.
+        patience: stop after so many epochs without a better one; None for never.
+        seed: of the order of mini-batches.
+    """
+
+    epochs: int = 300
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    criterion: str = "loss"
+    patience: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"epochs": 1, "batch_size": 1, "patience": 1, "seed": 0}
+        if self.patience is None:
+            del least["patience"]
+        for name, value in least.items():
+            _check_count(name, getattr(self, name), value)
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be a number above 0; got {self.learning_rate}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay}")
+        if self.criterion not in ("loss", "score"):
+            raise ValueError(f"criterion must be 'loss' or 'score'; got {self.criterion!r}")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a long training may want besides; by default nothing.
+
+    Attributes:
+        accumulate: parts in which a device computes its share of a mini-batch, one after the
+            other. The gradient stays that of the whole mini-batch, the memory is that of a part;
+            only batch normalisation sees the parts.
+        clip: largest norm of the gradient; None for any.
+        decay: factor on the learning rate after ``decay_patience`` epochs without a better
+            validation figure; None for a constant rate.
+        decay_patience: how many epochs that are.
+        ema: decay of a running mean of the parameters, which then takes the place of the
+            parameters wherever the network is judged or kept; None for no mean.
+        max_time: seconds after which training stops as Ctrl-C stops it; None for no limit.
+    """
+
+    accumulate: int = 1
+    clip: float | None = None
+    decay: float | None = None
+    decay_patience: int = 10
+    ema: float | None = None
+    max_time: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("accumulate", self.accumulate, 1)
+        _check_count("decay_patience", self.decay_patience, 1)
+        for name in ("clip", "max_time"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a number above 0, or None; got {value}")
+        for name in ("decay", "ema"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, or be None; got {value}")
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {value}")
+
+
+PLAIN = Schedule()

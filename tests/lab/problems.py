@@ -1,0 +1,53 @@
+"""A small problem and contenders that are trained in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from samples import collect, rings_and_cliques
+
+from softperm.lab.engines import LocalEngine
+from softperm.lab.problem import Problem, own_problem
+from softperm.lab.protocol import Contender, Rules
+
+FOLDS = 3
+TRAINING = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-2, "criterion": "score"}
+SMALL = {"head_hidden": [8], "head_final": 4, "hidden": 4, "iterations": 20}
+RULES = Rules(final_runs=2, seed=0, stack=64)
+
+
+def problem(count: int = 24) -> Problem:
+    """Cycles against complete graphs in three folds."""
+    graphs, y = rings_and_cliques(count)
+    return own_problem(
+        "rings", collect(graphs), torch.from_numpy(y), "classification", seed=0, folds=FOLDS
+    )
+
+
+def contender(model: str = "pi-gnn", sizes: tuple[int, ...] = (3, 4)) -> Contender:
+    """π-GNN with a choice of latent vertices."""
+    made = ({**TRAINING, **SMALL, "latent_vertices": p} for p in sizes)
+    return Contender(model, tuple(made))
+
+
+class Forbidden:
+    """An engine for runs in which nothing is left to do."""
+
+    def run(self, jobs, problem, folder, on_epoch) -> Iterator:
+        assert not list(jobs), [job.name for job in jobs]
+        return iter(())
+
+
+class DiesAfter:
+    """A local engine that is killed when it has done some jobs."""
+
+    def __init__(self, jobs: int) -> None:
+        self.left = jobs
+
+    def run(self, jobs, problem, folder, on_epoch) -> Iterator:
+        for done in LocalEngine().run(jobs, problem, folder, on_epoch):
+            if self.left == 0:
+                raise RuntimeError("killed")
+            self.left -= 1
+            yield done

@@ -1,0 +1,64 @@
+"""A Ray cluster gives the records that this process gives, also when a worker dies."""
+
+import os
+
+import pytest
+from lab.problems import RULES, contender, problem
+
+from softperm.lab import engines
+from softperm.lab.engines import LocalEngine, RayEngine
+from softperm.lab.protocol import evaluate
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("default")  # Ray leaves sockets and processes to the end
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes on this machine."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    tests = os.path.dirname(os.path.dirname(__file__))
+    ray.init(
+        address=made.address,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": tests, "OMP_NUM_THREADS": "1"}},
+    )
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def dying(mark: str):
+    """A worker's function that kills its process the first time."""
+
+    def work(job, graphs, device, threads):
+        import os
+        import signal
+
+        from softperm.lab import engines  # the worker's own, which is not patched
+
+        if not os.path.exists(mark):
+            with open(mark, "w"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return engines._distant(job, graphs, device, threads)
+
+    return work
+
+
+def test_a_cluster_gives_the_records_of_this_process(cluster, tmp_path):
+    whole = evaluate(problem(), [contender()], RULES, LocalEngine(), tmp_path / "local")
+    spread = evaluate(problem(), [contender()], RULES, RayEngine(), tmp_path / "ray")
+    assert [r.digest for r in spread] == [r.digest for r in whole]
+
+
+def test_a_killed_workers_stack_is_tried_again_and_gives_the_same(cluster, tmp_path, monkeypatch):
+    mark = str(tmp_path / "died")
+    monkeypatch.setattr(engines, "_distant", dying(mark))
+    spread = evaluate(problem(), [contender()], RULES, RayEngine(), tmp_path / "ray")
+    assert os.path.exists(mark)
+    monkeypatch.undo()
+    whole = evaluate(problem(), [contender()], RULES, LocalEngine(), tmp_path / "local")
+    assert [r.digest for r in spread] == [r.digest for r in whole]

@@ -1,0 +1,193 @@
+"""The fair comparison: no peeking, nothing lost, nothing done twice, the same numbers again."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from lab.problems import FOLDS, RULES, TRAINING, DiesAfter, Forbidden, contender, problem
+
+from softperm.lab import jobs
+from softperm.lab.engines import LocalEngine
+from softperm.lab.protocol import Contender, choose, evaluate, final_jobs, selection_jobs
+from softperm.lab.records import find_records
+from softperm.lab.tables import cells_of
+
+PROBLEM = problem()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An evaluation that ran from beginning to end, and where its records are."""
+    folder = tmp_path_factory.mktemp("whole")
+    return evaluate(PROBLEM, [contender()], RULES, LocalEngine(), folder), folder
+
+
+def digests(records) -> set[str]:
+    return {record.digest for record in records}
+
+
+def test_every_fold_is_tested_as_often_as_asked(finished):
+    records, _ = finished
+    tested = sorted((r.run.fold, r.run.seed) for r in records)
+    assert tested == [(fold, seed) for fold in range(FOLDS) for seed in (1, 2)]
+    assert all(0 <= r.test_score <= 1 for r in records)
+
+
+def test_records_of_the_selection_have_no_test_score(finished):
+    _, folder = finished
+    chosen = [r for r in find_records(folder) if r.run.stage == "selection"]
+    assert len(chosen) == FOLDS * 2
+    assert all(r.test_score is None for r in chosen)
+
+
+def test_test_graphs_reach_neither_training_nor_selection(tmp_path, monkeypatch):
+    seen = []
+    real = jobs.fit_stack
+
+    def watched(models, tasks, graphs, y, train, validation, *rest, **options):
+        seen.append((train, validation))
+        return real(models, tasks, graphs, y, train, validation, *rest, **options)
+
+    monkeypatch.setattr(jobs, "fit_stack", watched)
+    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    for train, validation in seen:
+        for t, v in zip(train, validation, strict=True):
+            owners = [s for s in PROBLEM.splits if torch.equal(s.train, t)]
+            assert len(owners) == 1
+            assert torch.equal(owners[0].validation, v)
+            assert not set(owners[0].test.tolist()) & set(torch.cat([t, v]).tolist())
+
+
+def test_the_same_seed_gives_the_same_records_bit_for_bit(finished, tmp_path):
+    records, folder = finished
+    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    assert [r.digest for r in again] == [r.digest for r in records]
+    assert digests(find_records(tmp_path)) == digests(find_records(folder))
+
+
+def test_another_seed_gives_other_numbers(finished, tmp_path):
+    records, _ = finished
+    other = evaluate(PROBLEM, [contender()], replace(RULES, seed=7), LocalEngine(), tmp_path)
+    assert not digests(other) & digests(records)
+
+
+def test_finished_work_is_not_done_again(finished):
+    records, folder = finished
+    again = evaluate(PROBLEM, [contender()], RULES, Forbidden(), folder)
+    assert digests(again) == digests(records)
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_a_killed_evaluation_goes_on_to_the_same_records(done, finished, tmp_path):
+    records, _ = finished
+    with pytest.raises(RuntimeError, match="killed"):
+        evaluate(PROBLEM, [contender()], RULES, DiesAfter(done), tmp_path)
+    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    assert digests(again) == digests(records)
+
+
+def _evaluate_in_a_child(folder) -> None:
+    torch.set_num_threads(1)
+    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked to save time")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_kill_at_ten_random_moments_changes_nothing(finished, tmp_path):
+    records, _ = finished
+    moments = random.Random(0)
+    context = multiprocessing.get_context("fork")
+    for _ in range(10):
+        child = context.Process(target=_evaluate_in_a_child, args=(tmp_path,))
+        child.start()
+        time.sleep(moments.uniform(0.0, 0.5))
+        if child.pid is not None and child.is_alive():
+            os.kill(child.pid, signal.SIGKILL)
+        child.join()
+    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    assert digests(again) == digests(records)
+    assert cells_of(again)[0].scores == cells_of(records)[0].scores
+
+
+def test_a_single_configuration_needs_no_selection(tmp_path):
+    evaluate(PROBLEM, [contender(sizes=(3,))], RULES, LocalEngine(), tmp_path)
+    assert {r.run.stage for r in find_records(tmp_path)} == {"final"}
+
+
+def test_validation_decides_by_score_then_loss_then_order(finished):
+    _, folder = finished
+    tried = [r for r in find_records(folder) if r.run.stage == "selection" and r.run.fold == 0]
+    first = tried[0]
+
+    def chosen(a: tuple[float, float], b: tuple[float, float], criterion: str = "score") -> int:
+        made, sizes = [], (3, 4)
+        for size, (score, loss) in zip(sizes, (a, b), strict=True):
+            settings = {**TRAINING, "latent_vertices": size, "criterion": criterion}
+            run = replace(first.run, configuration=settings, fold=0)
+            made.append(replace(first, run=run, validation_score=score, validation_loss=loss))
+        one_fold = replace(PROBLEM, splits=PROBLEM.splits[:1])
+        listed = Contender("pi-gnn", tuple(r.run.configuration for r in made))
+        return choose(one_fold, listed, reversed(made))[0]["latent_vertices"]
+
+    assert chosen((0.8, 9.0), (0.7, 0.1)) == 3
+    assert chosen((0.7, 0.1), (0.8, 9.0)) == 4
+    assert chosen((0.8, 0.2), (0.8, 0.1)) == 4
+    assert chosen((0.8, 0.1), (0.8, 0.1)) == 3
+    assert chosen((0.8, 9.0), (0.7, 0.1), criterion="loss") == 4
+
+
+def test_a_fold_without_all_configurations_is_named(finished):
+    _, folder = finished
+    some = [r for r in find_records(folder) if r.run.stage == "selection" and r.run.fold != 1]
+    with pytest.raises(ValueError, match="fold 1 has records of 0 of 2 configurations"):
+        choose(PROBLEM, contender(), some)
+
+
+def test_records_of_other_graphs_are_refused(finished, tmp_path):
+    _, folder = finished
+    with pytest.raises(ValueError, match="other graphs or splits of rings"):
+        evaluate(problem(30), [contender()], RULES, Forbidden(), folder)
+
+
+def test_a_cut_file_of_records_names_the_missing_fold(tmp_path):
+    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    file = next((tmp_path / "records").glob("*.selection.*"))
+    kept = file.read_bytes().splitlines(keepends=True)[1:]
+    file.write_bytes(b"".join(kept))
+    with pytest.raises(ValueError, match="lacks the record of fold 0"):
+        evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+
+
+def test_a_job_that_fails_is_an_error_with_its_folds_and_others_are_kept(tmp_path):
+    bad = contender(sizes=(3,))
+    bad = Contender("pi-gnn", ({**bad.configurations[0], "encoder": "none such"},))
+    with pytest.raises(ValueError, match=r"pi-gnn, folds \[0, 1, 2\]: encoder must be one of"):
+        evaluate(PROBLEM, [bad, contender("pi-gnn-d", (3,))], RULES, LocalEngine(), tmp_path)
+    assert {r.run.model for r in find_records(tmp_path)} == {"pi-gnn-d"}
+
+
+def test_stacks_are_no_larger_than_asked():
+    rules = replace(RULES, stack=2)
+    stacks = selection_jobs(PROBLEM, contender(), rules)
+    assert [len(job.runs) for job in stacks] == [2, 1, 2, 1]
+    chosen = {fold: contender().configurations[0] for fold in range(FOLDS)}
+    assert [len(job.runs) for job in final_jobs(PROBLEM, "pi-gnn", chosen, rules)] == [2, 2, 2]
+
+
+def test_progress_ends_at_the_end(tmp_path):
+    said = []
+    evaluate(
+        PROBLEM,
+        [contender()],
+        RULES,
+        LocalEngine(),
+        tmp_path,
+        lambda what, share: said.append(share),
+    )
+    assert said == sorted(said)
+    assert said[-1] == pytest.approx(1.0)

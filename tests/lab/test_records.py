@@ -1,0 +1,51 @@
+"""Records survive the disk unchanged; damaged ones are named."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from lab.test_tables import record
+
+from softperm.lab.records import find_records, read_records, write_records
+
+
+def test_records_come_back_as_they_were_written(tmp_path):
+    records = [record(0, 0, 0.1 + 0.2), record(1, 0, None, validation_loss=math.pi)]
+    write_records(tmp_path / "a.jsonl", records)
+    assert read_records(tmp_path / "a.jsonl") == records
+
+
+def test_numbers_that_are_not_defined_become_null_and_come_back(tmp_path):
+    write_records(tmp_path / "a.jsonl", [record(0, 0, 0.5, validation_loss=math.nan)])
+    assert "NaN" not in (tmp_path / "a.jsonl").read_text()
+    assert math.isnan(read_records(tmp_path / "a.jsonl")[0].validation_loss)
+
+
+def test_the_digest_sees_numbers_and_not_circumstances():
+    first = record(0, 0, 0.5)
+    slower = replace(first, circumstances=replace(first.circumstances, seconds=9.0, device="x"))
+    assert first.digest == slower.digest
+    assert first.digest != replace(first, test_score=0.5 + 1e-16 + 2e-16).digest
+    assert first.digest != replace(first, run=replace(first.run, seed=1)).digest
+
+
+def test_a_record_found_twice_counts_once(tmp_path):
+    for name in ("a", "b"):
+        write_records(tmp_path / name / "r.jsonl", [record(0, 0, 0.5)])
+    assert len(list(find_records(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b'{"format": 1}', "line 1 is no record of a training"),
+        (b"not json", "line 1 is no record of a training"),
+        (b'{"format": 99}', "line 1 has format 99: upgrade softperm"),
+        (b"[1, 2]", "line 1 is no record of a training"),
+    ],
+)
+def test_damaged_records_are_named(content, sentence, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content + b"\n")
+    with pytest.raises(ValueError, match=sentence):
+        read_records(path)

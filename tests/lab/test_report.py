@@ -1,0 +1,72 @@
+"""Tables in every form, beside the paper's numbers."""
+
+import csv
+
+import numpy as np
+import pytest
+from lab.test_tables import OTHER, SCORES, table
+
+from softperm.lab.report import latex, markdown, quoted, write_report
+from softperm.lab.tables import cells_of
+
+RECORDS = [*table(SCORES), *table(OTHER, "pi-gnn-d")]
+
+
+def test_the_papers_numbers_stand_below_ours_and_are_marked():
+    text = markdown(cells_of(RECORDS), "A table")
+    ours = f"{100 * SCORES.mean():.1f} ± {100 * SCORES.mean(1).std():.1f}"
+    assert f"| π-GNN | {ours} |\n| paper (quoted) | 86.1 ± 8.4 |" in text
+    assert "| paper (quoted) | 84.9 ± 5.7 |" in text
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "shown"),
+    [
+        ("MUTAG", "pi-gnn", "86.1 ± 8.4"),
+        ("COLLAB", "ecc", "OOR"),
+        ("QM9-u0", "pi-gnn-d", "0.021"),
+        ("ogbg-molhiv", "pi-gnn", "79.1 ± 1.5"),
+    ],
+)
+def test_numbers_are_quoted_as_printed(dataset, model, shown):
+    assert str(quoted(dataset, model)) == shown
+
+
+def test_what_the_paper_does_not_give_is_not_quoted():
+    assert quoted("ENZYMES", "wl-kernel") is None
+    assert quoted("my graphs", "pi-gnn") is None
+
+
+def test_csv_keeps_every_fold_with_all_digits(tmp_path):
+    made = write_report(RECORDS, tmp_path, "A table")
+    rows = list(csv.DictReader(made["csv"].read_text().splitlines()))
+    ours = [r for r in rows if r["model"] == "pi-gnn" and r["source"] == "measured"]
+    np.testing.assert_array_equal([float(r["score"]) for r in ours], SCORES.mean(1))
+    assert [r["score"] for r in rows if r["source"] == "quoted"] == ["0.861", "0.849"]
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path):
+    page = write_report(RECORDS, tmp_path, "A & B")["html"].read_text()
+    assert "A &amp; B" in page
+    assert "corrected" in page
+    for outside in ("src=", 'href="http', "@import", "<script", "<link"):
+        assert outside not in page
+
+
+def test_latex_escapes_what_it_must():
+    text = latex(cells_of(RECORDS))
+    assert r"$\pi$-GNN &" in text
+    assert r"$\pm$" in text
+    assert "±" not in text
+
+
+def test_the_same_records_give_the_same_files(tmp_path):
+    first = write_report(RECORDS, tmp_path / "a", "T")
+    second = write_report(RECORDS, tmp_path / "b", "T")
+    for form in ("markdown", "latex", "csv"):
+        assert first[form].read_bytes() == second[form].read_bytes()
+
+
+def test_no_records_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no records"):
+        write_report([], tmp_path, "T")

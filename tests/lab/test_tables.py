@@ -1,0 +1,83 @@
+"""Means, errors and tests from records."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from softperm.lab.records import Circumstances, Record, Run
+from softperm.lab.tables import cells_of, paired_tests
+
+HERE = Circumstances(seconds=2.0, stacked=1, memory=10**9, device="a CPU")
+
+
+def record(fold: int, seed: int, score: float | None, model: str = "pi-gnn", **changes) -> Record:
+    run = Run("MUTAG", model, "final", fold, 10, {"hidden": 32}, seed)
+    made = Record(run, "f", "accuracy", True, 0.5, 0.9, score, 3, {}, HERE)
+    return replace(made, **changes)
+
+
+def table(scores: np.ndarray, model: str = "pi-gnn") -> list[Record]:
+    return [
+        record(fold, seed, float(score), model)
+        for fold, row in enumerate(scores)
+        for seed, score in enumerate(row)
+    ]
+
+
+SCORES = np.random.default_rng(0).uniform(0.6, 0.9, size=(10, 3))
+OTHER = np.random.default_rng(1).uniform(0.5, 0.8, size=(10, 3))
+
+
+def test_deviation_is_over_folds_of_the_means_of_runs():
+    (cell,) = cells_of(table(SCORES))
+    np.testing.assert_allclose(cell.mean, SCORES.mean())
+    np.testing.assert_allclose(cell.std, SCORES.mean(1).std())
+    np.testing.assert_allclose(cell.error, SCORES.mean(1).std() / math.sqrt(10))
+    assert (cell.folds, cell.runs, cell.seconds) == (10, 3, 60.0)
+
+
+def test_one_split_has_its_deviation_over_runs():
+    records = [replace(r, run=replace(r.run, fold=0, folds=1)) for r in table(SCORES[:1])]
+    (cell,) = cells_of(records)
+    np.testing.assert_allclose(cell.std, SCORES[0].std())
+
+
+def test_time_of_the_selection_counts():
+    tried = record(0, 0, None)
+    tried = replace(tried, run=replace(tried.run, stage="selection"))
+    (cell,) = cells_of([*table(SCORES), tried])
+    assert cell.seconds == 62.0
+
+
+@pytest.mark.parametrize(
+    ("records", "sentence"),
+    [
+        (table(SCORES)[3:], r"folds \[0\] of 10 are missing"),
+        (table(SCORES)[:-1], r"folds \[9\] have another number of runs"),
+        ([record(0, 0, None)], r"folds \[1, 2, .*\] of 10 are missing"),
+        ([*table(SCORES)[:-1], record(9, 2, None)], "fold 9 has a final run without a test score"),
+        ([*table(SCORES)[:-1], record(9, 2, 0.5, fingerprint="g")], "other graphs or splits"),
+    ],
+)
+def test_incomplete_records_are_errors_not_smaller_averages(records, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        cells_of(records)
+
+
+def test_paired_tests_agree_with_scipy_and_with_the_correction():
+    cells = cells_of([*table(SCORES), *table(OTHER, "pi-gnn-d")])
+    (found,) = paired_tests(cells)
+    gaps = SCORES.mean(1) - OTHER.mean(1)
+    plain = stats.ttest_rel(SCORES.mean(1), OTHER.mean(1)).statistic
+    corrected = plain * math.sqrt(0.1 / (0.1 + 1 / 9))
+    np.testing.assert_allclose(found.difference, gaps.mean())
+    np.testing.assert_allclose(found.corrected_t, 2 * stats.t.sf(abs(corrected), 9))
+    np.testing.assert_allclose(found.wilcoxon, stats.wilcoxon(gaps).pvalue)
+
+
+def test_equal_systems_do_not_differ():
+    (found,) = paired_tests(cells_of([*table(SCORES), *table(SCORES, "pi-gnn-d")]))
+    assert (found.difference, found.corrected_t, found.wilcoxon) == (0.0, 1.0, 1.0)
