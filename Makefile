@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: demo test check clean
 
 demo: $(INSTALLED)
-	$(BIN)/softperm demo --out demo
+	$(BIN)/softperm study synthetic --out demo
 
 test: check
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from softperm import __version__
-from softperm.commands import data, demo, distance, embed, evaluate, predict, report, study, train
+from softperm.commands import data, distance, embed, evaluate, predict, report, study, train
 
 
 class OneSentence(TyperGroup):
@@ -44,7 +44,6 @@ app.command()(train.train)
 app.command()(predict.predict)
 app.command()(embed.embed)
 app.command()(distance.distance)
-app.command()(demo.demo)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.add_typer(data.app, name="data")

@@ -54,6 +54,8 @@ class DataShape:
         structure_size: number of structural features.
         weighted: whether edges carry weights; no system here reads them.
         positions: whether batches carry positions of vertices.
+        label_sizes: vocabularies of vertex labels that batches carry as codes; none by default.
+        edge_label_sizes: the same of edge labels.
         structure_mean: mean of each structural feature over the vertices.
         structure_std: standard deviation of each structural feature over the vertices.
     """
@@ -68,6 +70,8 @@ class DataShape:
     structure_size: int = 2
     weighted: bool = False
     positions: bool = False
+    label_sizes: tuple[int, ...] = ()
+    edge_label_sizes: tuple[int, ...] = ()
     structure_mean: tuple[float, ...] = (0.0, 0.0)
     structure_std: tuple[float, ...] = (1.0, 1.0)
 
@@ -100,6 +104,8 @@ class DataShape:
             structure_size=collection.structure.shape[1],
             weighted=collection.edge_weight is not None,
             positions=getattr(collection, "position", None) is not None,
+            label_sizes=collection.label_sizes if collection.codes else (),
+            edge_label_sizes=collection.edge_label_sizes if collection.codes else (),
             structure_mean=tuple(structure.double().mean(0).tolist()),
             structure_std=tuple(structure.double().std(0, correction=0).tolist()),
         )

@@ -21,13 +21,12 @@ from softperm.datasets.catalogue import known_names
 from softperm.datasets.qm9 import QM9_UNITS
 from softperm.estimators.preparation import feature_statistics
 from softperm.folder import write_atomically
+from softperm.lab.problem import METRICS
 from softperm.model import ModelConfig, PiGNN, build
 from softperm.training.devices import Fabric
 from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
 from softperm.training.progress import EpochBar
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
-
-METRICS = {"ogbg-molpcba": "average_precision"}  # of several yes-or-no questions, else roc_auc
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,10 @@ def evaluate(
     as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Compare systems fairly: choose on validation graphs, retrain, test once, report."""
-    if (data is None) == (recipe is None and dataset is None):
+    if data is None and recipe is None and dataset is None:
         raise ValueError("say what to compare on: --recipe (and --dataset), or --data with a file")
+    if data is not None and dataset is not None:
+        raise ValueError("--data is for graphs of your own, --dataset for known ones: give one")
     from dataclasses import replace
 
     from softperm.lab.protocol import Rules

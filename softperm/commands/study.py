@@ -26,9 +26,9 @@ def synthetic(
         int, typer.Option(help="Size of the largest graphs; the paper's is 9.")
     ] = 9,
     seeds: Annotated[
-        int, typer.Option(help="Networks trained for each number of latent vertices.")
+        int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
     ] = 5,
-    epochs: Annotated[int, typer.Option(help="Of each training.")] = 300,
+    epochs: Annotated[int, typer.Option(min=1, help="Of each training.")] = 150,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -37,11 +37,12 @@ def synthetic(
     from softperm.lab.studies import synthetic as study
     from softperm.lab.studies import synthetic_report as report
 
+    ready_folder(out)
     config = study.StudyConfig(seeds=seeds, epochs=epochs)
     graphs = distance_study(max_vertices=max_vertices)
     with warnings_as_lines(), staged("distance study") as stage:
         found = study.run(graphs, config, out, device=device, say=stage)
-    page = report.write(found, config, out, f"Distances of {len(graphs)} graphs")
+    page = report.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
     say(f"open {page} in a browser")
     give({**report.summary(found), "report": str(page)}, as_json)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -236,6 +237,6 @@ def _bar(total: int, done: int, shown: bool) -> Iterator[Any]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, disable=not shown) as bar:
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
         task = bar.add_task("distances", total=total, completed=done)
         yield lambda advance: bar.advance(task, advance)

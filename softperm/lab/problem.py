@@ -14,7 +14,7 @@ from softperm.datasets import Dataset, Split, make_folds
 from softperm.lab.recipes import Recipe
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
-AVERAGE_PRECISION = ("ogbg-molpcba",)  # other questions of yes or no are scored by ROC-AUC
+METRICS = {"ogbg-molpcba": "average_precision"}  # of several yes-or-no questions, else roc_auc
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ class Problem:
         if self.kind == "classification":
             return Classification(self.outputs)
         if self.kind == "multilabel":
-            rare = self.name in AVERAGE_PRECISION
-            return MultiLabel(self.outputs, "average_precision" if rare else "roc_auc")
+            return MultiLabel(self.outputs, METRICS.get(self.name, "roc_auc"))
         return Regression.of(self.y[train])
 
 
@@ -75,6 +74,7 @@ def problems_of(recipe: Recipe, dataset: Dataset, seed: int) -> list[Problem]:
     graphs = dataset.collection
     if not recipe.edges:
         graphs = replace(graphs, edge_label=None, edge_label_sizes=(), edge_attr=None)
+    graphs = replace(graphs, codes=recipe.categories == "embedding")
     if not recipe.targets:
         print_of = _fingerprint(dataset.fingerprint, splits)
         return [Problem(dataset.name, graphs, dataset.y, dataset.task, splits, print_of)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 SPLITS = ("folds", "official", "random")
+CATEGORIES = ("one-hot", "embedding")
 _HOMES = (
     Path(__file__).parents[1] / "experiments",  # of an installed package
     Path(__file__).parents[2] / "experiments",  # of a checkout
@@ -34,6 +35,7 @@ class Recipe:
         targets: of a dataset with several, each learnt by a network of its own.
         attributes: datasets whose continuous vertex attributes are left out or taken in.
         edges: whether labels and attributes of edges are used, where there are such.
+        categories: ``one-hot`` labels, or learnt vectors for them: ``embedding``.
     """
 
     name: str
@@ -48,10 +50,14 @@ class Recipe:
     targets: tuple[str, ...] = ()
     attributes: Mapping[str, bool] = field(default_factory=dict)
     edges: bool = True
+    categories: str = "one-hot"
 
     def __post_init__(self) -> None:
         if self.splits not in SPLITS:
             raise ValueError(f"splits must be one of {', '.join(SPLITS)}; got {self.splits!r}")
+        if self.categories not in CATEGORIES:
+            known = ", ".join(CATEGORIES)
+            raise ValueError(f"categories must be one of {known}; got {self.categories!r}")
         if self.final_runs < 1:
             raise ValueError(f"final_runs must be at least 1; got {self.final_runs}")
 

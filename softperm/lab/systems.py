@@ -12,7 +12,10 @@ from torch import nn
 from softperm.baselines import KERNELS, SYSTEMS, DataShape, Kernel, System
 from softperm.model import ModelConfig, PiGNN, build
 
-_FROM_DATA = ("outputs", "structure_size", "attribute_size", "edge_attribute_size", "weighted")
+_FROM_DATA = (
+    "outputs", "structure_size", "attribute_size", "edge_attribute_size", "weighted",
+    "label_sizes", "edge_label_sizes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
