@@ -48,12 +48,6 @@ def dying(mark: str):
     return work
 
 
-def test_a_cluster_gives_the_records_of_this_process(cluster, tmp_path):
-    whole = evaluate(problem(), [contender()], RULES, LocalEngine(), tmp_path / "local")
-    spread = evaluate(problem(), [contender()], RULES, RayEngine(), tmp_path / "ray")
-    assert [r.digest for r in spread] == [r.digest for r in whole]
-
-
 def test_a_killed_workers_stack_is_tried_again_and_gives_the_same(cluster, tmp_path, monkeypatch):
     mark = str(tmp_path / "died")
     monkeypatch.setattr(engines, "_distant", dying(mark))

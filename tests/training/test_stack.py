@@ -11,9 +11,9 @@ from softperm.training.stack import batches, fit_stack, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression
 
 GRAPHS = [random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 5, 3, 8, 6)]
-TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8]), torch.arange(4, 14), torch.arange(2, 10)]
-HELD = [torch.tensor([14, 15, 13]), torch.tensor([0, 1]), torch.tensor([10, 11, 12, 13])]
-SEEDS = [3, 4, 5]
+TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8]), torch.arange(4, 14)]
+HELD = [torch.tensor([14, 15, 13]), torch.tensor([0, 1])]
+SEEDS = [3, 4]
 SETTINGS = FitConfig(epochs=7, batch_size=4, learning_rate=1e-2)  # 20 steps and more
 
 
@@ -21,7 +21,7 @@ def networks(variant: dict, outputs: int = 2) -> list:
     settings = {**variant, "attribute_size": 3 if variant["attributes"] else 0}
     del settings["attributes"]
     made = []
-    for seed, capacity in zip(SEEDS, (12, 14, 9), strict=True):
+    for seed, capacity in zip(SEEDS, (12, 9), strict=True):
         own = {**settings, "capacity": capacity if settings["capacity"] else None}
         config = ModelConfig(outputs, latent_vertices=5, hidden=6, layers=2, **own)
         made.append(build(config, seed).double())
@@ -53,7 +53,7 @@ def close(a, b, tolerance=1e-8):
 @pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant):
     y = torch.tensor([0, 1] * 8)
-    tasks = [Classification(2)] * 3
+    tasks = [Classification(2)] * 2
     alone, stacked = networks(variant), networks(variant)
     one_by_one = each_alone(alone, tasks, y)
     together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
@@ -77,7 +77,7 @@ def test_the_law_holds_for_other_tasks_and_missing_targets(kind):
     else:
         y = torch.from_numpy(rng.integers(0, 2, size=(16, 2)).astype(np.float32))
         y[5, 0] = torch.nan
-        tasks = [MultiLabel(2)] * 3
+        tasks = [MultiLabel(2)] * 2
     variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
     alone, stacked = networks(variant), networks(variant)
     one_by_one = each_alone(alone, tasks, y)
@@ -102,7 +102,7 @@ def test_patience_is_each_models_own():
     }
     settings = FitConfig(epochs=40, batch_size=4, learning_rate=3e-2, patience=3)
     alone, stacked = networks(variant), networks(variant)
-    tasks = [Classification(2)] * 3
+    tasks = [Classification(2)] * 2
     one_by_one = each_alone(alone, tasks, y, settings)
     together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
     assert [r.best_epoch for r in one_by_one] == [r.best_epoch for r in together]
@@ -114,7 +114,7 @@ def test_patience_is_each_models_own():
 
 def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
     y = torch.tensor([0, 1] * 8)
-    tasks = [Classification(2)] * 3
+    tasks = [Classification(2)] * 2
     variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
     whole, parts, again = networks(variant), networks(variant), networks(variant)
     arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
