@@ -1,5 +1,6 @@
 """The law of stacked training: each model gets the numbers that it gets alone."""
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,14 @@ TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8]), torch.arange(4, 14)]
 HELD = [torch.tensor([14, 15, 13]), torch.tensor([0, 1])]
 SEEDS = [3, 4]
 SETTINGS = FitConfig(epochs=7, batch_size=4, learning_rate=1e-2)  # 20 steps and more
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_unchecked():
+    """Other tests check the shapes of every variant; here that would take most of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def networks(variant: dict, outputs: int = 2) -> list:
