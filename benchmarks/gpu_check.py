@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
@@ -55,9 +54,9 @@ class Report:
             figures = function(*args)
             self.record["checks"].append({"name": name, **(figures or {})})
         except Exception as error:
-            lines = traceback.format_exc().strip().splitlines()
-            self.record["failures"].append({"name": name, "error": lines[-12:]})
-            print(f"FAILED {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            sentence = f"{type(error).__name__}: {str(error)[:300]}"
+            self.record["failures"].append({"name": name, "error": sentence})
+            print(f"FAILED {name}: {sentence}", flush=True)
         self.save()
         print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)
 
@@ -281,7 +280,7 @@ def main() -> int:
     report.check("two streams", check_streams)
     table(report.record["timings"])
     for failure in report.record["failures"]:
-        print("FAILED", failure["name"], failure["error"][-1][:300])
+        print("FAILED", failure["name"], failure["error"])
     print(f"{len(report.record['checks'])} checks passed, {len(report.record['failures'])} failed")
     return 1 if report.record["failures"] else 0
 

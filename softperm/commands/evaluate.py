@@ -12,7 +12,7 @@ from softperm.commands.console import counting, give, logging_to, ready_folder, 
 
 if TYPE_CHECKING:
     from softperm.lab.problem import Problem
-    from softperm.lab.protocol import Contender, Engine
+    from softperm.lab.protocol import Engine
     from softperm.lab.recipes import Recipe
     from softperm.lab.records import Record
 
@@ -43,6 +43,10 @@ def evaluate(
     folds: Annotated[int, Option(min=2, help="With --data: outer folds.")] = 10,
     epochs: Annotated[int | None, Option(min=1, help="Other than the recipe's.")] = None,
     final_runs: Annotated[int | None, Option(min=1, help="Other than the recipe's.")] = None,
+    configurations: Annotated[
+        int | None,
+        Option(min=1, help="Tried of each system's grid, at most; own graphs: 4 by default."),
+    ] = None,
     criterion: Annotated[
         str | None, Option(help="What chooses on validation graphs, score or loss.")
     ] = None,
@@ -62,7 +66,7 @@ def evaluate(
         raise ValueError("--data is for graphs of your own, --dataset for known ones: give one")
     from dataclasses import replace
 
-    from softperm.lab.protocol import Rules
+    from softperm.lab.protocol import Rules, contender_of
     from softperm.lab.protocol import evaluate as run_protocol
     from softperm.lab.recipes import read_recipe
     from softperm.lab.report import write_report
@@ -71,9 +75,14 @@ def evaluate(
     chosen = read_recipe(recipe or ("own" if data is not None else "tu-table"))
     changes = {"epochs": epochs, "criterion": criterion}
     training = {**chosen.training, **{k: v for k, v in changes.items() if v is not None}}
-    chosen = replace(chosen, training=training, final_runs=final_runs or chosen.final_runs)
+    chosen = replace(
+        chosen,
+        training=training,
+        final_runs=final_runs or chosen.final_runs,
+        configurations=configurations or chosen.configurations,
+    )
     names = _listed(model) or chosen.models
-    contenders = [contender(chosen, name) for name in names]
+    contenders = [contender_of(chosen, name) for name in names]
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
     _claim(out, {"recipe": chosen.name, "seed": seed, "stack": stack, "training": training})
@@ -96,22 +105,6 @@ def evaluate(
         for cell in cells_of(records)
     }
     give({**result, "report": str(made["html"])}, as_json)
-
-
-def contender(recipe: Recipe, name: str) -> Contender:
-    """A system with the configurations that a recipe, or the system itself, has for it."""
-    from softperm.lab.protocol import Contender
-    from softperm.lab.recipes import points
-    from softperm.lab.systems import PI_GNN, find_system
-
-    system = find_system(name)
-    if name not in PI_GNN:
-        return Contender(name, tuple({**recipe.training, **point} for point in points(system.grid)))
-    fixed = {**recipe.training, **recipe.settings}
-    grid = dict(recipe.grid)
-    if "layers" in grid and "encoder" not in fixed and not name.endswith(("gcn", "gin")):
-        del grid["layers"]
-    return Contender(name, tuple({**fixed, **point} for point in points(grid)))
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

@@ -71,6 +71,8 @@ def work(
         KeyboardInterrupt: Ctrl-C; the checkpoint holds what was done.
     """
     started = time.perf_counter()
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     parts = [problem.selection(run.fold) for run in job.runs]
     trained = _train(job, problem, parts, torch.device(device), checkpoint, on_epoch)
     scores: list[float | None] = [None] * len(job.runs)

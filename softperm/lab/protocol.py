@@ -15,8 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 from softperm.baselines import Kernel
 from softperm.lab.jobs import Job
 from softperm.lab.problem import Problem
+from softperm.lab.recipes import Recipe, points
 from softperm.lab.records import Record, Run, read_records, write_records
-from softperm.lab.systems import find_system
+from softperm.lab.systems import PiGNNSystem, find_system
 
 Say = Callable[[str, float], None]
 """Told what is being done, and what share of the whole is behind."""
@@ -63,6 +64,20 @@ class Rules:
     final_runs: int = 3
     seed: int = 0
     stack: int = 64
+
+
+def contender_of(recipe: Recipe, model: str) -> Contender:
+    """A system with the configurations that a recipe, or the system itself, has for it."""
+    system = find_system(model)
+    if not isinstance(system, PiGNNSystem):
+        chosen = points(system.grid, recipe.configurations)
+        return Contender(model, tuple({**recipe.training, **point} for point in chosen))
+    grid = dict(recipe.grid)
+    if "encoder" not in system.fixed:
+        grid.pop("layers", None)  # of message passing, which a linear encoder has none of
+    fixed = {**recipe.training, **recipe.settings}
+    chosen = points(grid, recipe.configurations)
+    return Contender(model, tuple({**fixed, **point} for point in chosen))
 
 
 def evaluate(

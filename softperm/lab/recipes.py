@@ -35,6 +35,8 @@ class Recipe:
         targets: of a dataset with several, each learnt by a network of its own.
         attributes: datasets whose continuous vertex attributes are left out or taken in.
         edges: whether labels and attributes of edges are used, where there are such.
+        configurations: how many of a grid's combinations are tried at most, spread evenly over it;
+            None for all.
         categories: ``one-hot`` labels, or learnt vectors for them: ``embedding``.
     """
 
@@ -51,6 +53,7 @@ class Recipe:
     attributes: Mapping[str, bool] = field(default_factory=dict)
     edges: bool = True
     categories: str = "one-hot"
+    configurations: int | None = None
 
     def __post_init__(self) -> None:
         if self.splits not in SPLITS:
@@ -58,6 +61,8 @@ class Recipe:
         if self.categories not in CATEGORIES:
             known = ", ".join(CATEGORIES)
             raise ValueError(f"categories must be one of {known}; got {self.categories!r}")
+        if self.configurations is not None and self.configurations < 1:
+            raise ValueError(f"configurations must be at least 1; got {self.configurations}")
         if self.final_runs < 1:
             raise ValueError(f"final_runs must be at least 1; got {self.final_runs}")
 
@@ -71,13 +76,24 @@ class Recipe:
                 raise ValueError(f"recipe {self.name} has no {kind} {name}: {', '.join(known)}")
 
 
-def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:
     """Every combination of a grid's values, the last name varying fastest.
+
+    Args:
+        grid: values by name.
+        most: how many to take at most, evenly spread; all by default.
 
     >>> points({"P": [20, 30], "H": [32]})
     [{'P': 20, 'H': 32}, {'P': 30, 'H': 32}]
+    >>> points({"P": [1, 2, 3, 4, 5]}, most=2)
+    [{'P': 1}, {'P': 5}]
     """
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    every = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    if most is None or len(every) <= most:
+        return every
+    if most == 1:
+        return every[:1]
+    return [every[k * (len(every) - 1) // (most - 1)] for k in range(most)]
 
 
 def recipe_names() -> list[str]:

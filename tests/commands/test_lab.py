@@ -13,6 +13,7 @@ title = "Small"
 datasets = []
 models = ["pi-gnn"]
 final_runs = 2
+configurations = 2
 [training]
 epochs = 2
 batch_size = 8

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from softperm.datasets.catalogue import PAPER
+from softperm.lab.protocol import contender_of
 from softperm.lab.recipes import points, published, read_recipe, recipe_names
 from softperm.lab.systems import find_system
 
@@ -74,3 +75,20 @@ def test_unknown_names_list_the_known_ones():
 def test_recipes_travel_with_the_package():
     project = Path(__file__).parents[2] / "pyproject.toml"
     assert '"experiments" = "softperm/experiments"' in project.read_text()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "count"),
+    [
+        ("tu-table", "pi-gnn", 4),
+        ("mpnn-table", "pi-gnn-gin", 12),
+        ("mpnn-table", "pi-gnn", 4),
+        ("own", "gin", 4),
+        ("baselines-table", "gin", 64),
+        ("qm9-table", "pi-gnn-d", 1),
+    ],
+)
+def test_a_contender_has_the_configurations_of_recipe_or_system(recipe, model, count):
+    found = contender_of(read_recipe(recipe), model).configurations
+    assert len(found) == len({str(sorted(c.items())) for c in found}) == count
+    assert all(c["epochs"] == read_recipe(recipe).training["epochs"] for c in found)
