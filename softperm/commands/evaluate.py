@@ -64,7 +64,7 @@ def evaluate(
         raise ValueError("say what to compare on: --recipe (and --dataset), or --data with a file")
     if data is not None and dataset is not None:
         raise ValueError("--data is for graphs of your own, --dataset for known ones: give one")
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from softperm.lab.protocol import Rules, contender_of
     from softperm.lab.protocol import evaluate as run_protocol
@@ -85,7 +85,9 @@ def evaluate(
     contenders = [contender_of(chosen, name) for name in names]
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
-    _claim(out, {"recipe": chosen.name, "seed": seed, "stack": stack, "training": training})
+    choices = {"recipe": asdict(chosen), "seed": seed, "stack": stack}
+    own = {"data": str(data), "target": target, "task": task, "folds": folds}
+    _claim(out, choices if data is None else {**choices, **own})
     where = _engine(engine, device, address)
     records = []
     with logging_to(out / "log.txt") as log:
@@ -108,7 +110,8 @@ def evaluate(
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    return () if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+    parts = () if text is None else (part.strip() for part in text.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def _engine(name: str, device: str, address: str | None) -> Engine:
@@ -131,7 +134,7 @@ def _posed(recipe: Recipe, wanted: tuple[str, ...], root: Path | None, seed: int
     from softperm.lab.problem import problems_of
 
     for name in wanted:
-        recipe.check(name, recipe.models[0])
+        recipe.check(name)
     for name in wanted or recipe.datasets:
         dataset = load_dataset(name, root, attributes=recipe.attributes.get(name), progress=True)
         log(f"{name}: {len(dataset)} graphs, {dataset.task}")

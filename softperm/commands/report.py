@@ -25,7 +25,8 @@ def report(
     for folder in runs:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder of records")
-    records = [record for folder in runs for record in find_records(folder)]
+    found = {record.digest: record for folder in runs for record in find_records(folder)}
+    records = list(found.values())
     if not records:
         raise ValueError(
             f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"

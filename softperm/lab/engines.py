@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,10 @@ def _distant(job: Job, problem: Problem, device: str, threads: int) -> Outcome:
     import torch
 
     torch.set_num_threads(threads)
-    return _attempt(job, problem, device, None, lambda epoch: None)
+    try:
+        return _attempt(job, problem, device, None, lambda epoch: None)
+    except KeyboardInterrupt:
+        os._exit(1)  # a worker that is told to end dies, so that its job is tried elsewhere
 
 
 def _attempt(
@@ -102,8 +106,12 @@ def _attempt(
     """The records, or a sentence if the system cannot be trained on these graphs."""
     try:
         return work(job, problem, device, checkpoint, on_epoch)
-    except (ValueError, ArithmeticError) as problem_:
-        return " ".join(str(problem_).split())
+    except (ValueError, ArithmeticError, MemoryError) as problem_:
+        return " ".join(str(problem_).split()) or "out of memory: lower --stack"
+    except RuntimeError as problem_:
+        if "out of memory" not in str(problem_):
+            raise
+        return "out of memory: lower --stack"
 
 
 def _import_ray():

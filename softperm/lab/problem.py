@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Int
@@ -75,8 +75,10 @@ def problems_of(recipe: Recipe, dataset: Dataset, seed: int) -> list[Problem]:
     if not recipe.edges:
         graphs = replace(graphs, edge_label=None, edge_label_sizes=(), edge_attr=None)
     graphs = replace(graphs, codes=recipe.categories == "embedding")
+    seen = (graphs.codes, graphs.label_sizes, graphs.edge_label_sizes, graphs.x is None)
+    content = f"{dataset.fingerprint} {seen} {graphs.edge_attr is None}"
     if not recipe.targets:
-        print_of = _fingerprint(dataset.fingerprint, splits)
+        print_of = _fingerprint(content, splits)
         return [Problem(dataset.name, graphs, dataset.y, dataset.task, splits, print_of)]
     made = []
     for target in recipe.targets:
@@ -86,7 +88,7 @@ def problems_of(recipe: Recipe, dataset: Dataset, seed: int) -> list[Problem]:
             )
         column = dataset.target_names.index(target)
         y = dataset.y[:, column : column + 1].clone()
-        print_of = _fingerprint(dataset.fingerprint + target, splits)
+        print_of = _fingerprint(f"{content} {target}", splits)
         name = f"{dataset.name}-{target}"
         made.append(Problem(name, graphs, y, dataset.task, splits, print_of))
     return made
@@ -98,9 +100,11 @@ def own_problem(
     """A problem on a user's own graphs, divided into stratified folds."""
     splits = make_folds(y if kind == "classification" else None, len(graphs), seed, folds)
     total = hashlib.sha256()
-    for tensor in (graphs.ptr, graphs.edge_ptr, graphs.edge_index, graphs.x, graphs.label, y):
-        if tensor is not None:
-            total.update(tensor.contiguous().numpy().tobytes())
+    content = {f.name: getattr(graphs, f.name) for f in fields(graphs)} | {"y": y}
+    for field, value in content.items():
+        total.update(f"{field} {getattr(value, 'shape', value)};".encode())
+        if isinstance(value, Tensor):
+            total.update(value.contiguous().numpy().tobytes())
     return Problem(name, graphs, y, kind, splits, _fingerprint(total.hexdigest(), splits))
 
 

@@ -6,6 +6,7 @@ whose configuration has been chosen by then, are given one.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from softperm.lab.recipes import Recipe, points
 from softperm.lab.records import Record, Run, read_records, write_records
 from softperm.lab.systems import PiGNNSystem, find_system
 
+RUNS = 1000  # seeds of one evaluation: the next one's are others
 Say = Callable[[str, float], None]
 """Told what is being done, and what share of the whole is behind."""
 
@@ -123,9 +125,9 @@ def selection_jobs(problem: Problem, contender: Contender, rules: Rules) -> list
     """One model for each configuration in each fold."""
     jobs = []
     for configuration in contender.configurations:
-        folds = len(problem.splits)
+        folds, seed = len(problem.splits), RUNS * rules.seed
         runs = [
-            Run(problem.name, contender.model, "selection", fold, folds, configuration, rules.seed)
+            Run(problem.name, contender.model, "selection", fold, folds, configuration, seed)
             for fold in range(folds)
         ]
         jobs += _stacks(runs, rules)
@@ -143,6 +145,7 @@ def choose(
     Raises:
         ValueError: a fold has not been tried with every configuration.
     """
+    order = {_key(c): k for k, c in enumerate(contender.configurations)}
     tried: dict[int, list[Record]] = {fold: [] for fold in range(len(problem.splits))}
     for record in records:
         if record.run.model == contender.model:
@@ -154,9 +157,8 @@ def choose(
                 f"{problem.name}, {contender.model}: fold {fold} has records of {len(found)} of "
                 f"{len(contender.configurations)} configurations"
             )
-        order = {_key(c): k for k, c in enumerate(contender.configurations)}
         best = min(found, key=lambda r: (*_merit(r), order[_key(r.run.configuration)]))
-        chosen[fold] = best.run.configuration
+        chosen[fold] = contender.configurations[order[_key(best.run.configuration)]]
     return chosen
 
 
@@ -166,10 +168,11 @@ def final_jobs(
     """The chosen configuration of each fold, several times; equal ones in one stack."""
     kernel = isinstance(find_system(model), Kernel)
     repeats = 1 if kernel else rules.final_runs  # a kernel gives the same every time
-    groups: dict[tuple, list[Run]] = {}
+    groups: dict[str, list[Run]] = {}
     folds = len(problem.splits)
     for fold, configuration in chosen.items():
-        for seed in range(rules.seed + 1, rules.seed + 1 + repeats):
+        for repeat in range(1, 1 + repeats):
+            seed = RUNS * rules.seed + repeat
             run = Run(problem.name, model, "final", fold, folds, configuration, seed)
             groups.setdefault(_key(configuration), []).append(run)
     return [job for runs in groups.values() for job in _stacks(runs, rules)]
@@ -182,16 +185,17 @@ def _stacks(runs: Sequence[Run], rules: Rules) -> list[Job]:
     return [Job(tuple(runs[k : k + size])) for k in range(0, len(runs), size)]
 
 
-def _key(configuration: Mapping[str, Any]) -> tuple:
-    return tuple(sorted((name, repr(value)) for name, value in configuration.items()))
+def _key(configuration: Mapping[str, Any]) -> str:
+    """The same for a configuration and for what a file made of it: lists for tuples."""
+    return json.dumps(dict(configuration), sort_keys=True)
 
 
 def _merit(record: Record) -> tuple[float, float]:
-    """What to minimise: by the criterion of the run first."""
+    """What to minimise: by the criterion of the run first; a run that diverged comes last."""
     score = -record.validation_score if record.higher_is_better else record.validation_score
-    pair = [math.inf if math.isnan(v) else v for v in (record.validation_loss, score)]
-    by_loss = record.run.configuration.get("criterion", "loss") == "loss"
-    return (pair[0], pair[1]) if by_loss and pair[0] < math.inf else (pair[1], pair[0])
+    loss, score = (math.inf if math.isnan(v) else v for v in (record.validation_loss, score))
+    by_loss = record.run.configuration.get("criterion", "loss") == "loss" and bool(record.curve)
+    return (loss, score) if by_loss else (score, loss)
 
 
 def _size(problem: Problem, contenders: Sequence[Contender], rules: Rules) -> int:
@@ -234,7 +238,7 @@ class _Desk:
             made[job.name] = outcome
             self.behind += job.epochs
         if failed:
-            raise ValueError(f"{self.problem.name}: {len(failed)} jobs failed; {failed[0]}")
+            raise ValueError(f"{self.problem.name}: {'; '.join(failed)}")
         return [record for job in jobs for record in made[job.name]]
 
     def _tick(self, job: Job, epoch: int) -> None:

@@ -66,14 +66,11 @@ class Recipe:
         if self.final_runs < 1:
             raise ValueError(f"final_runs must be at least 1; got {self.final_runs}")
 
-    def check(self, dataset: str, model: str) -> None:
-        """Raises ValueError unless the recipe holds this dataset and model."""
-        for kind, name, known in (
-            ("dataset", dataset, self.datasets),
-            ("model", model, self.models),
-        ):
-            if name not in known:
-                raise ValueError(f"recipe {self.name} has no {kind} {name}: {', '.join(known)}")
+    def check(self, dataset: str) -> None:
+        """Raises ValueError unless the recipe holds this dataset."""
+        if dataset not in self.datasets:
+            known = ", ".join(self.datasets)
+            raise ValueError(f"recipe {self.name} has no dataset {dataset}: {known}")
 
 
 def points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:

@@ -145,7 +145,7 @@ def tests(cells: Sequence[Cell]) -> list[dict[str, str]]:
             "dataset": t.dataset,
             "first": _title(t.first),
             "second": _title(t.second),
-            "difference": f"{100 * t.difference:+.2f}",
+            "difference": f"{(100 if t.metric in PER_CENT else 1) * t.difference:+.3g}",
             "p, corrected t": f"{t.corrected_t:.3f}",
             "p, Wilcoxon": f"{t.wilcoxon:.3f}",
         }

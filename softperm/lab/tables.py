@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class PairedTest:
 
     Attributes:
         dataset: name of the graphs.
+        metric: name of the score.
         first: a system.
         second: another one.
         difference: mean score of the first minus that of the second.
@@ -74,6 +76,7 @@ class PairedTest:
     """
 
     dataset: str
+    metric: str
     first: str
     second: str
     difference: float
@@ -98,7 +101,8 @@ def paired_tests(cells: Sequence[Cell]) -> list[PairedTest]:
     made = []
     for i, a in enumerate(cells):
         for b in cells[i + 1 :]:
-            if a.dataset == b.dataset and len(a.scores) == len(b.scores) and a.folds > 1:
+            alike = a.records[0].fingerprint == b.records[0].fingerprint
+            if alike and a.dataset == b.dataset and a.folds == b.folds > 1:
                 made.append(_paired_test(a, b))
     return made
 
@@ -120,6 +124,12 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
     runs = len(by_fold[0])
     if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:
         raise ValueError(f"{where}: folds {uneven} have another number of runs than fold 0")
+    for fold, found in by_fold.items():
+        made = {(json.dumps(dict(r.run.configuration), sort_keys=True)) for r in found}
+        if len(made) > 1 or len({r.run.seed for r in found}) < runs:
+            raise ValueError(
+                f"{where}: fold {fold} has final runs of {len(made)} evaluations; report on one"
+            )
     scores = [[_tested(r, where) for r in found] for found in by_fold.values()]
     return Cell(
         dataset=dataset,
@@ -150,11 +160,12 @@ def _same(values: Sequence[str], otherwise: str) -> None:
 def _paired_test(a: Cell, b: Cell) -> PairedTest:
     gaps = np.array(a.scores) - np.array(b.scores)  # (folds,)
     variance = gaps.var(ddof=1)
-    if variance == 0:
-        p = w = 1.0 if gaps.mean() == 0 else 0.0
-    else:
+    p = w = 1.0
+    if gaps.any():
+        w = float(np.asarray(stats.wilcoxon(gaps, zero_method="zsplit"))[1])
+        p = 0.0
+    if variance > 0:
         k = len(gaps)
         t = gaps.mean() / math.sqrt((1 / k + 1 / (k - 1)) * variance)
         p = float(2 * stats.t.sf(abs(t), k - 1))
-        w = float(np.asarray(stats.wilcoxon(gaps, zero_method="zsplit"))[1])
-    return PairedTest(a.dataset, a.model, b.model, float(gaps.mean()), p, w)
+    return PairedTest(a.dataset, a.metric, a.model, b.model, float(gaps.mean()), p, w)

@@ -203,6 +203,7 @@ class _Stack:
         value = loss
         if self.config.criterion == "score":
             value = -score if self.tasks[0].higher_is_better else score
+        value = torch.where(value.isnan(), torch.inf, value)
         patience = self.config.patience
         alive = torch.ones_like(self.best_epoch, dtype=torch.bool)
         if patience is not None:

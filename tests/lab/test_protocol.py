@@ -1,5 +1,6 @@
 """The fair comparison: no peeking, nothing lost, nothing done twice, the same numbers again."""
 
+import math
 import multiprocessing
 import os
 import random
@@ -139,6 +140,43 @@ def test_validation_decides_by_score_then_loss_then_order(finished):
     assert chosen((0.8, 0.2), (0.8, 0.1)) == 4
     assert chosen((0.8, 0.1), (0.8, 0.1)) == 3
     assert chosen((0.8, 9.0), (0.7, 0.1), criterion="loss") == 4
+
+
+def test_a_configuration_that_diverged_is_never_chosen(finished):
+    _, folder = finished
+    tried = [r for r in find_records(folder) if r.run.stage == "selection" and r.run.fold == 0]
+    for criterion in ("loss", "score"):
+        good, bad = ({**r.run.configuration, "criterion": criterion} for r in tried)
+        made = [
+            replace(tried[0], run=replace(tried[0].run, configuration=good), validation_score=0.3),
+            replace(
+                tried[1],
+                run=replace(tried[1].run, configuration=bad),
+                validation_loss=math.nan,
+                validation_score=0.9 if criterion == "loss" else math.nan,
+            ),
+        ]
+        one_fold = replace(PROBLEM, splits=PROBLEM.splits[:1])
+        assert choose(one_fold, Contender("pi-gnn", (bad, good)), made)[0] == good
+
+
+def test_settings_that_are_tuples_survive_the_disk(tmp_path):
+    settings = {"train_eps": False, **TRAINING}
+    gin = Contender("gin", tuple({**settings, "widths": w} for w in ((4, 4), (4,))))
+    first = evaluate(PROBLEM, [gin], RULES, LocalEngine(), tmp_path)
+    again = evaluate(PROBLEM, [gin], RULES, Forbidden(), tmp_path)
+    assert digests(again) == digests(first)
+
+
+def test_seeds_of_two_evaluations_do_not_meet():
+    chosen = {fold: contender().configurations[0] for fold in range(FOLDS)}
+    seeds = []
+    for seed in (0, 1):
+        rules = replace(RULES, seed=seed)
+        stacks = [*selection_jobs(PROBLEM, contender(sizes=(3,)), rules)]
+        stacks += final_jobs(PROBLEM, "pi-gnn", chosen, rules)
+        seeds += [jobs.seed_of(run) for job in stacks for run in job.runs]
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_a_fold_without_all_configurations_is_named(finished):

@@ -69,7 +69,7 @@ def test_unknown_names_list_the_known_ones():
     with pytest.raises(ValueError, match=r"no system is called none.*pi-gnn"):
         find_system("none")
     with pytest.raises(ValueError, match="has no dataset IMDB"):
-        read_recipe("tu-table").check("IMDB", "pi-gnn")
+        read_recipe("tu-table").check("IMDB")
 
 
 def test_recipes_travel_with_the_package():

@@ -67,6 +67,18 @@ def test_incomplete_records_are_errors_not_smaller_averages(records, sentence):
         cells_of(records)
 
 
+def test_runs_of_two_evaluations_are_not_averaged():
+    more = {"configuration": {"hidden": 64}, "seed": 9}
+    other = [replace(r, run=replace(r.run, **more)) for r in table(SCORES[:, :1])]
+    with pytest.raises(ValueError, match="fold 0 has final runs of 2 evaluations"):
+        cells_of([*table(SCORES[:, :2]), *other])
+
+
+def test_systems_on_other_splits_are_not_paired():
+    other = [replace(r, fingerprint="g") for r in table(OTHER, "pi-gnn-d")]
+    assert paired_tests(cells_of([*table(SCORES), *other])) == []
+
+
 def test_paired_tests_agree_with_scipy_and_with_the_correction():
     cells = cells_of([*table(SCORES), *table(OTHER, "pi-gnn-d")])
     (found,) = paired_tests(cells)

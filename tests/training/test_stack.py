@@ -165,3 +165,15 @@ def test_stacked_predictions_equal_each_models_own():
 def test_batches_mark_where_a_model_has_run_out():
     cut = batches([torch.tensor([5, 6, 7]), torch.tensor([8])], 2)
     assert cut.tolist() == [[[5, 6], [8, -1]], [[7, -1], [-1, -1]]]
+
+
+def test_a_figure_that_is_not_defined_is_never_the_best():
+    y = torch.zeros(16, 1)
+    y[::2] = 1
+    y[torch.cat(HELD)] = 1  # one answer only: no ROC-AUC among held-out graphs
+    variant = {"encoder": "linear", "attributes": True, "dustbin": False, "capacity": None}
+    models = networks({**variant, "head": "mlp"}, outputs=1)
+    settings = FitConfig(epochs=3, batch_size=4, criterion="score")
+    task = MultiLabel(1)
+    made = fit_stack(models, [task] * 2, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
+    assert all(np.isnan(epoch.validation_score) for result in made for epoch in result.curve)
