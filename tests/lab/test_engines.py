@@ -1,6 +1,7 @@
 """A Ray cluster gives the records that this process gives, also when a worker dies."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from lab.problems import RULES, contender, problem
@@ -51,8 +52,9 @@ def dying(mark: str):
 def test_a_killed_workers_stack_is_tried_again_and_gives_the_same(cluster, tmp_path, monkeypatch):
     mark = str(tmp_path / "died")
     monkeypatch.setattr(engines, "_distant", dying(mark))
-    spread = evaluate(problem(), [contender()], RULES, RayEngine(), tmp_path / "ray")
+    single, rules = contender(sizes=(3,)), replace(RULES, stack=2)  # three stacks for two workers
+    spread = evaluate(problem(), [single], rules, RayEngine(), tmp_path / "ray")
     assert os.path.exists(mark)
     monkeypatch.undo()
-    whole = evaluate(problem(), [contender()], RULES, LocalEngine(), tmp_path / "local")
+    whole = evaluate(problem(), [single], rules, LocalEngine(), tmp_path / "local")
     assert [r.digest for r in spread] == [r.digest for r in whole]
