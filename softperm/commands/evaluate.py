@@ -185,6 +185,10 @@ def _finished(out: Path, final: list[Record]) -> list[Record]:
     """All records of what this command has finished; an earlier, broken-off one stays out."""
     from softperm.lab.records import find_records
 
-    pairs = {(record.run.dataset, record.run.model) for record in final}
-    found = find_records(out / "records")
-    return [record for record in found if (record.run.dataset, record.run.model) in pairs]
+    order = {pair: k for k, pair in enumerate(dict.fromkeys(map(_pair, final)))}
+    found = [r for r in find_records(out / "records") if _pair(r) in order]
+    return sorted(found, key=lambda record: order[_pair(record)])
+
+
+def _pair(record: Record) -> tuple[str, str]:
+    return record.run.dataset, record.run.model

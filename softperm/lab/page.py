@@ -17,7 +17,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto
 h1, h2 { line-height: 1.2; } figure { margin: 1.5rem 0; } figcaption { color: #555; }
 svg { max-width: 100%; height: auto; } table { border-collapse: collapse; margin: 1rem 0; }
 th, td { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid #888; }
+td { white-space: nowrap; } th:first-child, td:first-child { text-align: left; }
+thead th { border-bottom: 2px solid #888; }
 @media (prefers-color-scheme: dark) { body { background: #fff; } }
 """
 

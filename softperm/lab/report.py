@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from softperm.folder import write_atomically
 from softperm.lab.page import Page
@@ -218,6 +219,7 @@ def curves(cells: Sequence[Cell]) -> Figure | None:
             axis.plot(epochs, np.nanmean(table, 0), color=f"C{k}", label=_title(cell.model))
             low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
             axis.fill_between(epochs, low, high, color=f"C{k}", alpha=0.2, linewidth=0)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.set(xlabel="epoch", ylabel=name.replace("_", " "), title=cell.dataset)
     if not drawn:
         return None
