@@ -115,12 +115,10 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 def _engine(name: str, device: str, address: str | None) -> Engine:
-    import torch
-
+    from softperm.estimators.preparation import find_device
     from softperm.lab.engines import LocalEngine, RayEngine
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(find_device(device))
     if name == "ray":
         return RayEngine(device, address)
     if name != "local":

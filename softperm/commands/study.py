@@ -29,19 +29,21 @@ def synthetic(
         int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
     ] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Of each training.")] = 150,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Compare distances between learnt vectors with exact graph distances, on generated graphs."""
     from softperm.datasets.synthetic import distance_study
+    from softperm.estimators.preparation import find_device
     from softperm.lab.studies import synthetic as study
     from softperm.lab.studies import synthetic_report as report
 
+    where = str(find_device(device))
     ready_folder(out)
     config = study.StudyConfig(seeds=seeds, epochs=epochs)
     graphs = distance_study(max_vertices=max_vertices)
     with warnings_as_lines(), staged("distance study") as stage:
-        found = study.run(graphs, config, out, device=device, say=stage)
+        found = study.run(graphs, config, out, device=where, say=stage)
     page = report.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
     say(f"open {page} in a browser")
     give({**report.summary(found), "report": str(page)}, as_json)
@@ -52,16 +54,18 @@ def runtime(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("runtime"),
     epochs: Annotated[int, typer.Option(min=1, help="Timed for softperm.")] = 20,
     naive_epochs: Annotated[int, typer.Option(min=1, help="Timed for the padded way.")] = 3,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Time an epoch over the size of graphs and over latent vertices, beside the padded way."""
     import json
     from dataclasses import asdict
 
+    from softperm.estimators.preparation import find_device
     from softperm.folder import write_atomically
     from softperm.lab.studies import runtime as study
 
+    device = str(find_device(device))
     ready_folder(out)
     with warnings_as_lines(), staged("runtime study") as stage:
         over_n, over_p = study.run(

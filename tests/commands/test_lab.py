@@ -128,3 +128,14 @@ def test_distances_want_a_format_they_know(graphs, tmp_path):
     done = run_command("distance", graphs, "--out", tmp_path / "d.txt")
     assert done.exit_code == 2
     assert "--out must end in .npz or .csv" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("study", "synthetic"), ("study", "runtime"), ("evaluate", "--recipe", "tu-table")],
+    ids=" ".join,
+)
+def test_a_device_that_is_not_there_is_one_sentence(command, tmp_path):
+    done = run_command(*command, "--device", "nope", "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "device 'nope' cannot be used here" in done.stderr
