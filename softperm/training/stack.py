@@ -203,6 +203,13 @@ class _Stack:
         value = loss
         if self.config.criterion == "score":
             value = -score if self.tasks[0].higher_is_better else score
+            undefined = score.isnan() & loss.isfinite()
+            if self.epoch == 1 and bool(undefined.any()):  # asked once: it waits for the device
+                raise ValueError(
+                    f"the validation graphs of model {int(undefined.int().argmax())} do not define "
+                    f"a {self.tasks[0].metric} (too few answers of each kind): hold out more, or "
+                    "let criterion be 'loss'"
+                )
         value = torch.where(value.isnan(), torch.inf, value)
         patience = self.config.patience
         alive = torch.ones_like(self.best_epoch, dtype=torch.bool)

@@ -167,7 +167,7 @@ def test_batches_mark_where_a_model_has_run_out():
     assert cut.tolist() == [[[5, 6], [8, -1]], [[7, -1], [-1, -1]]]
 
 
-def test_a_figure_that_is_not_defined_is_never_the_best():
+def test_a_score_that_validation_graphs_do_not_define_is_an_error():
     y = torch.zeros(16, 1)
     y[::2] = 1
     y[torch.cat(HELD)] = 1  # one answer only: no ROC-AUC among held-out graphs
@@ -175,5 +175,5 @@ def test_a_figure_that_is_not_defined_is_never_the_best():
     models = networks({**variant, "head": "mlp"}, outputs=1)
     settings = FitConfig(epochs=3, batch_size=4, criterion="score")
     task = MultiLabel(1)
-    made = fit_stack(models, [task] * 2, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
-    assert all(np.isnan(epoch.validation_score) for result in made for epoch in result.curve)
+    with pytest.raises(ValueError, match="graphs of model 0 do not define a roc_auc"):
+        fit_stack(models, [task] * 2, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
