@@ -3,8 +3,8 @@
 Every launch covers all problems of all models, and every problem is solved by one of them, which
 its number of rows decides on the device: nothing waits for the host, so the calls can be captured
 in a CUDA graph. Problems that fit on chip are read once and written once (``gpu_chip``); larger
-ones are divided among groups of programs (``gpu_stream``). There are no atomic sums: the same
-inputs give the same bits.
+ones are divided among groups of programs (``gpu_stream``). The launches run side by side. There
+are no atomic sums: the same inputs give the same bits.
 
 Sums are formed in the type of the scores. Potentials and what goes into an exponential are float64,
 so that scores in the tens of thousands keep their differences.
@@ -12,13 +12,14 @@ so that scores in the tens of thousands keep their differences.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from softperm.transport.gpu_launch import Launch, run_side_by_side
 
 GROUP = 32
 """Programs that share a large problem, at most."""
@@ -36,7 +37,7 @@ class Tile:
     registers: int
 
 
-CHIP = (Tile(1024, 1, 168), Tile(4096, 4, 168), Tile(16384, 8, 255))
+CHIP = (Tile(1024, 1, 168), Tile(4096, 4, 168), Tile(16384, 16, 128))
 """Tiles of problems that fit on chip: 32, 128 and 512 rows at up to 32 columns."""
 
 STREAM = Tile(8192, 8, 255)
@@ -121,16 +122,13 @@ def forward(
     error = scores.new_empty(m, b)
     outputs = (plan, history, used, error)
     if layout.problems:
-        with _on(scores):
-            _launch_chip(
-                forward_chip, layout, scores, (*inputs, *outputs), (iterations, float(tolerance))
-            )
-            if layout.programs:
-                scratch = _scratch(layout, scores, plan)
-                _launch_stream(
-                    forward_stream, layout, scores, (*inputs, *outputs, *scratch),
-                    (iterations, float(tolerance)),
-                )  # fmt: skip
+        scratch = _scratch(layout, scores, plan) if layout.programs else ()
+        settings = (iterations, float(tolerance))
+        launches = [
+            *_stream(forward_stream, layout, scores, (*inputs, *outputs, *scratch), settings),
+            *_chip(forward_chip, layout, scores, (*inputs, *outputs), settings),
+        ]
+        run_side_by_side(launches, scores.device)
     return outputs
 
 
@@ -189,15 +187,14 @@ def backward(
     outputs = (d_scores, d_extra, d_bin)
     implicit = (int(tolerance < 1e-3), 0, 2)[gradient]
     if layout.problems:
-        with _on(scores):
-            _launch_chip(backward_chip, layout, scores, (*inputs, *outputs), (iterations, implicit))
-            if layout.programs:
-                scratch = _scratch(layout, scores, d_scores)
-                trail = scores.new_empty(layout.programs * iterations * c)
-                _launch_stream(
-                    backward_stream, layout, scores, (*inputs, *outputs, *scratch, trail),
-                    (iterations, implicit),
-                )  # fmt: skip
+        scratch = _scratch(layout, scores, d_scores) if layout.programs else ()
+        scratch += (scores.new_empty(layout.programs * iterations * c),)
+        settings = (iterations, implicit)
+        launches = [
+            *_stream(backward_stream, layout, scores, (*inputs, *outputs, *scratch), settings),
+            *_chip(backward_chip, layout, scores, (*inputs, *outputs), settings),
+        ]
+        run_side_by_side(launches, scores.device)
     return outputs
 
 
@@ -239,28 +236,41 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _launch_chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> None:
-    """Launches once for each size of tile that some problem may need."""
+def _chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> list[Launch]:
+    """A launch for each size of tile that some problem may need, the largest first."""
     v, p = scores.shape
-    lower = -1
-    for rows, tile in layout.chip:
-        if lower < v + layout.extra:
-            kernel[(layout.problems,)](
-                *arrays, layout.problems // layout.models, p, *settings, lower,
-                layout.groups, rows, layout.lanes, layout.extra, layout.columns - p, _fast(scores),
-                **_options(tile),
-            )  # fmt: skip
-        lower = rows
+    lowers = [-1, *(rows for rows, _ in layout.chip)]
+    return [
+        Launch(
+            kernel,
+            layout.problems,
+            (*arrays, layout.problems // layout.models, p, *settings, lower),
+            _constants(layout, scores, rows),
+            _options(tile),
+        )
+        for lower, (rows, tile) in zip(lowers, layout.chip, strict=False)
+        if lower < v + layout.extra
+    ][::-1]
 
 
-def _launch_stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> None:
-    """Launches groups of programs for the problems that do not fit on chip."""
+def _stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> list[Launch]:
+    """The launch of groups of programs for problems too large for a chip, if there may be any."""
     v, p = scores.shape
-    kernel[(layout.programs,)](
-        *arrays, layout.problems, layout.problems // layout.models, v, p, *settings, layout.on_chip,
-        layout.groups, layout.stream, layout.lanes, layout.extra, layout.columns - p, _fast(scores),
-        GROUP, launch_cooperative_grid=True, **_options(STREAM),
-    )  # fmt: skip
+    b = layout.problems // layout.models
+    launch = Launch(
+        kernel,
+        layout.programs,
+        (*arrays, layout.problems, b, v, p, *settings, layout.on_chip),
+        (*_constants(layout, scores, layout.stream), GROUP),
+        _options(STREAM) | {"launch_cooperative_grid": True},
+    )
+    return [launch] if layout.programs else []
+
+
+def _constants(layout: Layout, scores: Tensor, rows: int) -> tuple[int | bool, ...]:
+    """What every kernel is compiled for: J, N, L, R, BIN and FAST."""
+    dustbin = layout.columns - scores.shape[1]
+    return layout.groups, rows, layout.lanes, layout.extra, dustbin, _fast(scores)
 
 
 def _options(tile: Tile) -> dict[str, int | bool]:
@@ -286,7 +296,7 @@ def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Te
 
 
 def _fast(scores: Tensor) -> bool:
-    """Whether the device's approximate reciprocals and logarithms serve: on CUDA, in float32."""
+    """Whether the device's approximate reciprocals serve: on CUDA, in float32."""
     return scores.is_cuda and scores.dtype == torch.float32
 
 
@@ -296,8 +306,3 @@ def _contiguous(*tensors: Tensor) -> tuple[Tensor, ...]:
         t if t.is_contiguous() and t.data_ptr() % 16 == 0 else t.clone().contiguous()
         for t in tensors
     )
-
-
-def _on(scores: Tensor):
-    """Makes the device of the scores current: launches go to the current one."""
-    return torch.cuda.device(scores.device) if scores.is_cuda else nullcontext()

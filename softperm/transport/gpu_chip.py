@@ -33,7 +33,6 @@ from softperm.transport.gpu_tiles import (
     load_columns,
     load_row_mass,
     load_scores,
-    logarithm,
     over_columns,
     over_rows,
     positive,
@@ -98,7 +97,7 @@ def _solve(
         while going & safe:
             y = y_next
             c = over_rows(k * quotient(a, over_columns(k * y), FAST))
-            store_columns(history + t * C, v + logarithm(y, FAST), C, J, L)
+            store_columns(history + t * C, v + tl.log(y), C, J, L)
             t += 1
             left, slope_error, slope_fall, over, y_next, safe = judge(
                 c, y, b, per_b, left, slope_error, slope_fall, tolerance, FAST

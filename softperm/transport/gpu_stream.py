@@ -32,7 +32,6 @@ from softperm.transport.gpu_tiles import (
     load_column_mass,
     load_row_mass,
     load_scores,
-    logarithm,
     over_columns,
     over_rows,
     positive,
@@ -164,7 +163,7 @@ def _solve(
             tl.debug_barrier()
         c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
         if place == 0:
-            store_columns(history + t * C, v + logarithm(y, FAST), C, J, L)
+            store_columns(history + t * C, v + tl.log(y), C, J, L)
         t += 1
         left, slope_error, slope_fall, over, y_next, safe = judge(
             c_all.to(dtype), y, b, reciprocal(b), left, slope_error, slope_fall, tolerance, FAST

@@ -73,16 +73,6 @@ def quotient(x, y, FAST: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def logarithm(x, FAST: tl.constexpr):
-    """Natural logarithm; with FAST by the logarithm unit, to an absolute error of about 2e-7."""
-    if FAST:
-        return libdevice.fast_logf(x)
-    else:
-        return tl.log(x)
-
-
-@triton.jit
-@no_type_check
 def column_ids(J: tl.constexpr, L: tl.constexpr):
     """Number of each column: (J, 1, L)."""
     return tl.arange(0, J)[:, None, None] * L + tl.arange(0, L)[None, None, :]

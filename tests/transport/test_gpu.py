@@ -232,9 +232,9 @@ class _AtOnce:
 @pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs the programs of a group at once anyway")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork beside torch's idle threads
 def test_programs_that_share_a_problem_agree(tiny_chips, monkeypatch):
-    launch = gpu._launch_stream
+    launch = gpu._stream
     monkeypatch.setattr(gpu, "_multiprocessors", lambda _: 3)
-    monkeypatch.setattr(gpu, "_launch_stream", lambda k, *rest: launch(_AtOnce(k), *rest))
+    monkeypatch.setattr(gpu, "_stream", lambda k, *rest: launch(_AtOnce(k), *rest))
     agree(draw([9, 2, 5], 4, padding=True, dustbin=True), 3)
 
 
