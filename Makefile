@@ -5,18 +5,29 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test check clean
+# Compiled files are kept whatever the shell says: the tests start many processes.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test check style types tests clean
 
 demo: $(INSTALLED)
 	$(BIN)/softperm study synthetic --out demo
 
-test: check
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Types are checked while the tests wait for their processes.
+test: $(INSTALLED)
+	$(MAKE) --jobs 2 --no-print-directory style types tests
 
-check: $(INSTALLED)
+check: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
 	$(BIN)/pyright
+
+tests: style
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

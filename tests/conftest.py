@@ -13,6 +13,15 @@ def find_data_root() -> Path | None:
     return root if (root / "tu").is_dir() else None
 
 
+SLOWEST = ("test_engines", "test_distributed", "test_interrupt", "test_kernels", "test_stack")
+"""Files of tests that take longest: begun first, they do not keep one worker busy at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     root = find_data_root()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import networkx as nx
@@ -24,9 +26,13 @@ from softperm.vocabulary import Vocabulary
 def random_graph(
     n: int, seed: int, density: float = 0.4, features: int = 3, bonds: int = 2
 ) -> nx.Graph:
-    """A random graph with vertex labels, attributes, edge attributes and weights."""
+    """A random graph with attributes and weights."""
+    return dressed(nx.gnp_random_graph(n, density, seed=seed), seed, features, bonds)
+
+
+def dressed(graph: nx.Graph, seed: int, features: int = 3, bonds: int = 2) -> nx.Graph:
+    """The graph, given random vertex attributes, edge attributes and weights."""
     rng = np.random.default_rng(seed)
-    graph = nx.gnp_random_graph(n, density, seed=seed)
     for v in graph:
         graph.nodes[v]["x"] = rng.normal(size=features).astype(np.float32)
     for u, v in graph.edges:
@@ -56,8 +62,13 @@ def rings_and_cliques(count: int) -> tuple[list[nx.Graph], np.ndarray]:
 
 
 def collect(graphs: list[nx.Graph]) -> Collection:
-    """The collection of graphs, as training lays them out."""
-    canonical = as_graphs(graphs)
+    """The collection of graphs, as training lays them out; made once for each list of graphs."""
+    return _collected(pickle.dumps(graphs))
+
+
+@lru_cache(maxsize=64)
+def _collected(pickled: bytes) -> Collection:
+    canonical = as_graphs(pickle.loads(pickled))
     return Vocabulary.learn(canonical).encode(canonical)
 
 

@@ -19,12 +19,19 @@ FAST = {"contract", "reassoc", "nsz"}
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 @no_type_check
 def _pool(left, right, begin, end, out, first, last):
+    held, row = np.empty(out.shape[1:]), np.empty(right.shape[1])
     for g in range(first, last):
+        held[:] = 0.0
         for v in range(begin[g], end[g]):
+            for f in range(right.shape[1]):
+                row[f] = right[v, f]
             for p in range(left.shape[1]):
-                scale = left[v, p]
+                scale = np.float64(left[v, p])
                 for f in range(right.shape[1]):
-                    out[g, p, f] += scale * right[v, f]
+                    held[p, f] += scale * row[f]
+        for p in range(left.shape[1]):
+            for f in range(right.shape[1]):
+                out[g, p, f] = held[p, f]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
@@ -41,11 +48,15 @@ def _spread(small, right, begin, end, out, first, last):
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 @no_type_check
 def _propagate(x, row_ptr, col, weight, out, first, last):
+    held = np.empty(x.shape[1])
     for v in range(first, last):
+        held[:] = 0.0
         for e in range(row_ptr[v], row_ptr[v + 1]):
-            scale = weight[e]
+            scale = np.float64(weight[e])
             for f in range(x.shape[1]):
-                out[v, f] += scale * x[col[e], f]
+                held[f] += scale * x[col[e], f]
+        for f in range(x.shape[1]):
+            out[v, f] = held[f]
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -50,12 +50,12 @@ def _spread_kernel(
         for block in range(0, F, BF):
             f = block + tl.arange(0, BF)
             b = tl.load(right + v[:, None] * F + f[None, :], inside & (f[None, :] < F), other=0.0)
-            fits = (f[:, None] < F) & (p[None, :] < P)
-            m = tl.load(small + (g * P + p[None, :]) * F + f[:, None], fits, other=0.0)
+            fits = (p[:, None] < P) & (f[None, :] < F)
+            m = tl.load(small + (g * P + p[:, None]) * F + f[None, :], fits, other=0.0)
             if DOT:
-                total += tl.dot(b, m, input_precision="ieee")
+                total += tl.dot(b, tl.trans(m), input_precision="ieee")
             else:
-                total += tl.sum(b[:, :, None] * m[None, :, :], axis=1)
+                total += tl.sum(b[:, None, :] * m[None, :, :], axis=2)
         tl.store(out + v[:, None] * P + p[None, :], total, inside & (p[None, :] < P))
 
 

@@ -17,6 +17,9 @@ from softperm.transport.problem import Problem
 NOISE = {torch.float32: 2e-7, torch.float64: 0.0}
 """Error at which a problem stops whatever its rate: float32 rounds column sums by about this."""
 
+FINE = {torch.float32: 1e-2, torch.float64: 0.0}
+"""Error from which on a problem that may stop is solved with float64 weights and sums."""
+
 EPSILON = {torch.float32: 3e-8, torch.float64: 1e-16}
 """Relative change that rounding hides."""
 
@@ -51,7 +54,8 @@ def forward(
     problem = Problem(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
     limit = torch.full(column_mass.shape[:2], iterations, dtype=torch.int32)
     noise = NOISE[scores.dtype] if tolerance > 0 else min(tolerance, 0.0)
-    return _solve(_order(ptr), problem, limit, iterations, tolerance, noise)
+    fine = FINE[scores.dtype] if tolerance > 0 else 0.0
+    return _solve(_order(ptr), problem, limit, iterations, tolerance, noise, fine)
 
 
 def backward(
@@ -90,7 +94,7 @@ def backward(
             *(t.double() if t.is_floating_point() else t for t in vars(problem).values())
         )
         longest = int(used.flatten()[again].max())
-        _, history, _, _ = _solve(again, wide, used, longest, -1.0, -1.0)
+        _, history, _, _ = _solve(again, wide, used, longest, -1.0, -1.0, 0.0)
         better, _ = _differentiate(again, grad_plan.double(), wide, history, used, implicit)
         _replace(again, ptr, gradients, better)
     return gradients
@@ -115,6 +119,7 @@ def _solve(
     iterations: int,
     tolerance: float,
     noise: float,
+    fine: float,
 ):
     """Runs the forward kernel on the problems in ``order``."""
     m, b, c = problem.column_mass.shape
@@ -126,7 +131,7 @@ def _solve(
     inputs = map(_array, (*vars(problem).values(), limit))
     outputs = map(_array, (plan, history, used, error))
     entries = problem.scores.numel()
-    _share_out(cpu_forward.forward, entries, order, *inputs, tolerance, noise, *outputs)
+    _share_out(cpu_forward.forward, entries, order, *inputs, tolerance, noise, fine, *outputs)
     return plan, history, used, error
 
 

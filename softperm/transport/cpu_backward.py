@@ -80,6 +80,7 @@ def backward(
     gv, beta, v = np.zeros(wide), np.zeros(wide), np.zeros(wide)
     ones, y, before = np.ones(wide, kind), np.ones(wide, kind), np.ones(wide, kind)
     shares, partial = np.zeros(wide, kind), np.zeros(wide * WIDTH, kind)
+    fine_partial = np.zeros(wide * WIDTH)
     while True:
         turn = next_ticket(ticket)
         if turn >= len(order):
@@ -97,14 +98,14 @@ def backward(
             beta[:] = 0.0
             for k in range(c):
                 base[k] = history[m, g, last, k]
-            rebase(blocks, c, s, base, a, kernel, u, sums, partial)
+            rebase(blocks, c, s, base, a, kernel, u, sums, fine_partial)
             whole, norm = start(blocks, c, kernel, pending, alpha, sums, partial)
             size = _renew(b, sums, ones, gv)
             if not way:
                 _unroll(
                     blocks, c, last, epsilon, epsilon * whole, size, history[m, g], s, a, b, log_b,
-                    kernel, x, u, base, v, ones, y, before, shares, sums, partial, gv, pending,
-                    out, alpha, beta,
+                    kernel, x, u, base, v, ones, y, before, shares, sums, partial,
+                    fine_partial, gv, pending, out, alpha, beta,
                 )  # fmt: skip
                 break
             terms = min(LONGEST, 10 * (last + 1))
@@ -207,7 +208,7 @@ def _sum_series(
 @no_type_check
 def _unroll(
     blocks, c, t, epsilon, negligible, size, history, s, a, b, log_b, kernel, x, u, base, v,
-    ones, y, before, shares, sums, partial, gv, pending, out, alpha, beta,
+    ones, y, before, shares, sums, partial, fine_partial, gv, pending, out, alpha, beta,
 ):  # fmt: skip
     """The gradient of the iterations that were run, from the last to the first."""
     now = 0.0
@@ -223,7 +224,7 @@ def _unroll(
                 settle(blocks, c, kernel, a, pending, alpha, beta, out)
                 for k in range(0, len(b), WIDTH):
                     store(base, k, load(v, k))
-                rebase(blocks, c, s, base, a, kernel, u, sums, partial)
+                rebase(blocks, c, s, base, a, kernel, u, sums, fine_partial)
                 then, now = 0.0, _distance(c, b, history[t], base, v)
                 _relative(b, v, base, y)
                 before[:] = 1

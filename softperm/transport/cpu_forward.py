@@ -26,7 +26,7 @@ from softperm.transport.lanes import (
     where_less,
     widen,
 )
-from softperm.transport.passes import gather, log_columns, masses, rebase, scale
+from softperm.transport.passes import gather, log_columns, masses, rebase, scale, scale_finely
 
 SAFE = 20.0
 """Potentials this far from the base are still scaled without exponentials: e^20 = 5e8."""
@@ -43,14 +43,16 @@ NEAR, FAR, LOST = range(3)
 @no_type_check
 def forward(
     ticket, order, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    limit, tolerance, noise, plan, history, used, error,
+    limit, tolerance, noise, fine, plan, history, used, error,
 ):  # fmt: skip
     """Solves the problems in ``order``, numbered m · B + b, the largest first.
 
     Threads that are given one ``ticket`` (1,), at first 0, share the problems out. ``limit`` (M, B)
     is how many iterations each may take; at ``tolerance`` it stops as in the reference, below 0
     never, and in any case at an error of ``noise``, where rounding hides how fast it converges.
-    Writes what ``cpu.forward`` returns.
+    From an error of ``fine`` on, weights and sums are float64, and only then may it stop: neither
+    the stop nor the plan may depend on the order of the rows, which float32 sums do. 0 is for
+    problems that are float64 anyhow, or that are not to stop. Writes what ``cpu.forward`` returns.
     """
     problems, c = column_mass.shape[1:]
     m, g = order[0] // problems, order[0] % problems
@@ -61,6 +63,7 @@ def forward(
     b, log_b, base, v = np.zeros(wide), np.zeros(wide), np.zeros(wide), np.zeros(wide)
     sums, proposal = np.zeros(wide), np.zeros(wide)
     y, partial = np.ones(wide, scores.dtype), np.zeros(wide * WIDTH, scores.dtype)
+    fine_x, fine_y, fine_partial = np.empty(n), np.ones(wide), np.zeros(wide * WIDTH)
     while True:
         turn = next_ticket(ticket)
         if turn >= len(order):
@@ -72,12 +75,15 @@ def forward(
             history[m, g] = 0.0
             continue
         gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s)
-        used[m, g], error[m, g] = _solve(
+        used[m, g], error[m, g], finely = _solve(
             blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
-            limit[m, g], tolerance, noise, history[m, g],
+            fine_x, fine_y, fine_partial, limit[m, g], tolerance, noise, fine, history[m, g],
         )  # fmt: skip
         history[m, g, used[m, g] :] = 0.0  # what is not used is not left to chance
-        _write_plan(ptr[m, g], ptr[m, g + 1], c, kernel, x, y, plan)
+        if finely:
+            _write_plan(ptr[m, g], ptr[m, g + 1], c, kernel, fine_x, fine_y, plan)
+        else:
+            _write_plan(ptr[m, g], ptr[m, g + 1], c, kernel, x, y, plan)
 
 
 @compiled
@@ -94,38 +100,49 @@ def _write_plan(begin, end, c, kernel, x, y, plan):
 @no_type_check
 def _solve(
     blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
-    limit, tolerance, noise, history,
+    fine_x, fine_y, fine_partial, limit, tolerance, noise, fine, history,
 ):  # fmt: skip
-    """Runs one problem; leaves the plan as x, K and y. Returns iterations used and error left."""
+    """Runs one problem; leaves the plan as x, K and y.
+
+    Returns iterations used, error left, and whether x and y are the float64 ones.
+    """
     mass = 0.0
     for i in range(blocks * WIDTH):
         mass += a[i]
         u[i] = 0.0 if a[i] > 0 else -np.inf
     log_columns(blocks, c, s, u, log_b, sums, v)
-    used, error, change = 0, np.inf, FAR
+    used, error, change, finely = 0, np.inf, FAR, False
     while True:
-        if change == NEAR:
+        settled = finely or change != NEAR  # the weights come from float64 sums
+        finely = change == NEAR and error <= fine
+        if finely:
+            scale_finely(blocks, c, kernel, fine_y, a, fine_x, x, sums, fine_partial)
+        elif change == NEAR:
             scale(blocks, c, True, kernel, y, a, x, sums, partial)
         else:
             for k in range(0, len(v), WIDTH):
                 store(base, k, load(v, k))
             for i in range(0, blocks * WIDTH, WIDTH):
                 store(x, i, load(a, i))
-            y[:] = 1.0
-            rebase(blocks, c, s, base, a, kernel, u, sums, partial)
+            y[:], fine_y[:] = 1.0, 1.0
+            rebase(blocks, c, s, base, a, kernel, u, sums, fine_partial)
         for k in range(c):
             history[used, k] = v[k]
         used += 1
         before = error
-        error, change = _propose(b, sums, y, STARVED * mass, proposal)
-        if used == limit or _stops(error, before, tolerance, noise):
-            return used, error
+        if finely:
+            error, change = _propose(b, sums, fine_y, STARVED * mass, proposal)
+        else:
+            error, change = _propose(b, sums, y, STARVED * mass, proposal)
+        ripe = fine == 0 or (finely and settled)
+        if used == limit or (ripe and _stops(error, before, tolerance, noise)):
+            return used, error, finely
         if change == LOST:
             for i in range(0, blocks * WIDTH, WIDTH):
                 store(u, i, log(widen(load(x, i))) - load(u, i))
             log_columns(blocks, c, s, u, log_b, sums, v)
-        elif not _accept(change == NEAR, proposal, base, y, v) and tolerance >= 0:
-            return used, error  # the rounded weights stay as they are, and so would all the rest
+        elif not _accept(change == NEAR, proposal, base, y, fine_y, v) and ripe and tolerance >= 0:
+            return used, error, finely  # the weights stay as they are, and so would all the rest
 
 
 @inlined
@@ -152,7 +169,7 @@ def _propose(b, sums, y, floor, proposal):
 
 @inlined
 @no_type_check
-def _accept(near, proposal, base, y, v):
+def _accept(near, proposal, base, y, fine_y, v):
     """Potentials v = base + log of the weights; weights if ``near``. Returns if anything moves."""
     like = load(y, 0)
     moved = fill(like, 0.0 if near else 1.0)
@@ -164,6 +181,7 @@ def _accept(near, proposal, base, y, v):
             step = rounded - load(y, k)
             moved = maximum(moved, maximum(step, fill(like, 0.0) - step))
             store(y, k, rounded)
+            store(fine_y, k, weight)
     return peak(moved) > 0
 
 

@@ -26,6 +26,7 @@ from softperm.transport.lanes import (
     load,
     log,
     maximum,
+    narrow,
     peak,
     splat,
     store,
@@ -81,8 +82,8 @@ def gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s):
 
 @compiled
 @no_type_check
-def rebase(blocks, c, s, base, a, kernel, log_sum, sums, partial):
-    """K = softmax of each row of S + base, and its log-sum-exp; column sums Kᵀ a."""
+def rebase(blocks, c, s, base, a, kernel, log_sum, sums, wide):
+    """K = softmax of each row of S + base, and its log-sum-exp; column sums Kᵀ a in float64."""
     sums[:] = 0.0
     for block in range(blocks):
         first = block * c * WIDTH
@@ -98,15 +99,13 @@ def rebase(blocks, c, s, base, a, kernel, log_sum, sums, partial):
             store(kernel, at, entry)
             held = held + entry
         store(log_sum, block * WIDTH, shift + log(widen(held)))
-        held = fill(mass, 1.0) / held
+        held, heavy = fill(mass, 1.0) / held, widen(mass)
         for k in range(c):
             at = first + k * WIDTH
             entry = load(kernel, at) * held
             store(kernel, at, entry)
-            store(partial, k * WIDTH, fma(entry, mass, load(partial, k * WIDTH)))
-        if block % FLUSH == FLUSH - 1:
-            flush(c, sums, partial)
-    flush(c, sums, partial)
+            store(wide, k * WIDTH, fma(widen(entry), heavy, load(wide, k * WIDTH)))
+    flush(c, sums, wide)
 
 
 @inlined
@@ -131,6 +130,45 @@ def scale(blocks, c, divide, kernel, y, a, x, sums, partial):
     for block in range(blocks // 4 * 4, blocks):
         _scale_one(block, c, divide, kernel, y, a, x, partial)
     flush(c, sums, partial)
+
+
+@compiled
+@no_type_check
+def scale_finely(blocks, c, kernel, y, a, x, rounded, sums, wide):
+    """:func:`scale` in float64, K apart: no digit that is kept tells the order of the rows."""
+    sums[:] = 0.0
+    step = c * WIDTH
+    for block in range(0, blocks // 2 * 2, 2):
+        i, first = block * WIDTH, block * step
+        x0 = x1 = splat(0.0)
+        for k in range(c):
+            at, weight = first + k * WIDTH, splat(y[k])
+            x0 = fma(widen(load(kernel, at)), weight, x0)
+            x1 = fma(widen(load(kernel, at + step)), weight, x1)
+        x0, x1 = widen(load(a, i)) / x0, widen(load(a, i + WIDTH)) / x1
+        _keep(i, x0, x, rounded)
+        _keep(i + WIDTH, x1, x, rounded)
+        for k in range(0, step, WIDTH):
+            held = fma(widen(load(kernel, first + k)), x0, load(wide, k))
+            store(wide, k, fma(widen(load(kernel, first + k + step)), x1, held))
+    if blocks % 2:
+        i, first = (blocks - 1) * WIDTH, (blocks - 1) * step
+        x0 = splat(0.0)
+        for k in range(c):
+            x0 = fma(widen(load(kernel, first + k * WIDTH)), splat(y[k]), x0)
+        x0 = widen(load(a, i)) / x0
+        _keep(i, x0, x, rounded)
+        for k in range(0, step, WIDTH):
+            store(wide, k, fma(widen(load(kernel, first + k)), x0, load(wide, k)))
+    flush(c, sums, wide)
+
+
+@inlined
+@no_type_check
+def _keep(i, scaling, x, rounded):
+    """Stores the scalings of eight rows, in float64 and rounded."""
+    store(x, i, scaling)
+    store(rounded, i, narrow(scaling, load(rounded, i)))
 
 
 @inlined
@@ -161,19 +199,27 @@ def _scale_four(block, c, divide, kernel, y, a, x, partial):
 @inlined
 @no_type_check
 def _scale_one(block, c, divide, kernel, y, a, x, partial):
-    """:func:`scale` on one block; two sums side by side hide the latency of each."""
+    """:func:`scale` on one block."""
+    scaling = _scaling(_row_sums(block, c, kernel, y), block * WIDTH, divide, a, x)
     first = block * c * WIDTH
-    even = odd = fill(load(a, 0), 0.0)
+    for k in range(c):
+        entry = load(kernel, first + k * WIDTH)
+        store(partial, k * WIDTH, fma(entry, scaling, load(partial, k * WIDTH)))
+
+
+@inlined
+@no_type_check
+def _row_sums(block, c, kernel, y):
+    """Row sums K y of one block; two sums side by side hide the latency of each."""
+    first = block * c * WIDTH
+    even = odd = fill(load(kernel, first), 0.0)
     for k in range(c // 2):
         at = first + 2 * k * WIDTH
         even = fma(load(kernel, at), splat(y[2 * k]), even)
         odd = fma(load(kernel, at + WIDTH), splat(y[2 * k + 1]), odd)
     if c % 2:
         even = fma(load(kernel, first + (c - 1) * WIDTH), splat(y[c - 1]), even)
-    scaling = _scaling(even + odd, block * WIDTH, divide, a, x)
-    for k in range(c):
-        entry = load(kernel, first + k * WIDTH)
-        store(partial, k * WIDTH, fma(entry, scaling, load(partial, k * WIDTH)))
+    return even + odd
 
 
 @inlined

@@ -1,31 +1,21 @@
-"""The Triton kernels against the float64 oracle: on a GPU, or else under Triton's interpreter.
+"""The Triton kernels against the float64 oracle; ``kernels.py`` says where they run."""
 
-Triton decides when it is imported whether it interprets, and the shape checks of the test run would
-wrap its kernels. So the laws below run in a process of their own, which the last test starts.
-"""
-
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels import DEVICE, law
 
 from softperm.transport import gpu, reference
 from softperm.transport.problem import pose
 from transport.cases import Case, distance, draw, jointly, oracle
 
-APART = os.environ.get("SOFTPERM_KERNEL_TESTS") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(False, False), (True, False), (False, True), (True, True)]  # padding, dustbin
 LEAVES = ["scores", "padding", "dustbin"]
 
-law = pytest.mark.skipif(not APART, reason="runs in a process of its own")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::RuntimeWarning"  # the interpreter's numpy warns of underflow, as GPUs do not
 )
@@ -236,16 +226,3 @@ def test_programs_that_share_a_problem_agree(tiny_chips, monkeypatch):
     monkeypatch.setattr(gpu, "_multiprocessors", lambda _: 3)
     monkeypatch.setattr(gpu, "_stream", lambda k, *rest: launch(_AtOnce(k), *rest))
     agree(draw([9, 2, 5], 4, padding=True, dustbin=True), 3)
-
-
-@pytest.mark.skipif(APART, reason="this is that process")
-def test_the_laws_above_hold_in_a_process_of_their_own():
-    pytest.importorskip("triton")
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"SOFTPERM_KERNEL_TESTS": "1"}
-    if DEVICE == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider"]
-    command += ["-o", "addopts=--import-mode=importlib"]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
