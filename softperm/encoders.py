@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from softperm.linear import Linear, linear
 from softperm.ragged import propagate
 
 
@@ -65,7 +66,7 @@ class LinearEncoder(nn.Module):
     def __init__(self, features: int, hidden: int, scale: nn.Module | None = None) -> None:
         super().__init__()
         self.scale = scale or nn.Identity()
-        self.linear = nn.Linear(features, hidden)
+        self.linear = Linear(features, hidden)
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
@@ -92,7 +93,7 @@ class GCNEncoder(nn.Module):
         super().__init__()
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.linears = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
@@ -101,11 +102,11 @@ class GCNEncoder(nn.Module):
         x = self.scale(x)
         degree = propagate(torch.ones_like(x[:, :1]), edge_index, canonical=True)  # (V, 1)
         norm = torch.rsqrt(degree + 1)
-        for linear in self.linears:
-            assert isinstance(linear, nn.Linear)
-            message = norm * nn.functional.linear(x, linear.weight)  # (V, H)
+        for layer in self.linears:
+            assert isinstance(layer, Linear)
+            message = norm * linear(x, layer.weight)  # (V, H)
             total = propagate(message, edge_index, canonical=True) + message
-            x = torch.relu(norm * total + linear.bias)
+            x = torch.relu(norm * total + layer.bias)
         return x
 
 
@@ -129,9 +130,9 @@ class GINEncoder(nn.Module):
         super().__init__()
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
-        self.inner = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.inner = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in range(layers))
-        self.outer = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
+        self.outer = nn.ModuleList(Linear(hidden, hidden) for _ in range(layers))
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from softperm.linear import Linear
+
 
 class MLPHead(nn.Module):
     """Normalised vectors, one two-layer MLP each, joined by a final two-layer MLP (Section 5.2).
@@ -34,7 +36,7 @@ class MLPHead(nn.Module):
         super().__init__()
         self.branches = nn.ModuleList(_mlp([size, *hidden], normalise=True) for size in sizes)
         joined = len(sizes) * hidden[-1]
-        self.final = nn.Sequential(_mlp([joined, final]), nn.Linear(final, outputs))
+        self.final = nn.Sequential(_mlp([joined, final]), Linear(final, outputs))
 
     def forward(self, views: Sequence[Float[Tensor, "B ..."]]) -> Float[Tensor, "B C"]:
         """Outputs from the aligned matrices of each graph."""
@@ -72,7 +74,7 @@ class ConvHead(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm([latent_vertices, c]) for c in channels)
         self.convolutions = nn.ModuleList(nn.Conv1d(c, filters, height) for c in channels)
         joined = len(channels) * filters
-        self.final = nn.Sequential(_mlp([joined, final]), nn.Linear(final, outputs))
+        self.final = nn.Sequential(_mlp([joined, final]), Linear(final, outputs))
 
     def forward(self, views: Sequence[Float[Tensor, "B P ..."]]) -> Float[Tensor, "B C"]:
         """Outputs from the aligned matrices of each graph."""
@@ -87,5 +89,5 @@ def _mlp(sizes: Sequence[int], normalise: bool = False) -> nn.Sequential:
     """Linear layers with a ReLU after each, behind a LayerNorm if asked."""
     layers: list[nn.Module] = [nn.LayerNorm(sizes[0])] if normalise else []
     for a, b in pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
+        layers += [Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers)

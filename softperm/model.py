@@ -69,6 +69,11 @@ class PiGNN(nn.Module):
         self.head = head
         self.config = config
 
+    @property
+    def capturable(self) -> bool:
+        """Whether nothing in it reads tensors on the host, so that CUDA graphs can replay it."""
+        return self.config is not None  # parts put together by hand may
+
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         return self.head(self._align(batch))  # (B, C)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import no_type_check
 
 import numpy as np
@@ -14,7 +15,7 @@ from softperm.threads import over_ranges
 
 
 class StackedAdam:
-    """M independent Adams, elementwise and therefore one, in a single pass over memory.
+    """M independent Adams, elementwise and therefore one, in one pass over memory.
 
     Each model counts its own steps, and a model that sits a step out is left exactly as it was, so
     every model gets the numbers that ``torch.optim.Adam`` would give it alone. Nothing here reads
@@ -44,19 +45,21 @@ class StackedAdam:
         self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
 
     @torch.no_grad()
-    def step(self, gradient: Float[Tensor, "M K"], active: Bool[Tensor, " M"]) -> None:
-        """Updates the models that are active."""
+    def step(self, gradients: Sequence[Float[Tensor, "M _"]], active: Bool[Tensor, " M"]) -> None:
+        """Updates the models that are active, given the gradient in blocks of columns."""
         self.steps += active
         count = self.steps.clamp(min=1)
         size = self.learning_rate / (1 - self.betas[0] ** count)  # (M,)
         root = (1 - self.betas[1] ** count).sqrt()  # (M,)
-        tensors = (self.parameters, gradient, self.mean, self.square, active, size, root)
         numbers = (self.betas[0], self.betas[1], self.weight_decay, self.eps)
-        if gradient.is_cuda:
+        if self.parameters.is_cuda:
             from softperm.training.gpu_adam import update
 
-            update(*tensors, *numbers)
+            state = (self.parameters, self.mean, self.square)
+            update(*state, gradients, active, size, root, *numbers)
             return
+        gradient = torch.cat([*gradients], dim=1)
+        tensors = (self.parameters, gradient, self.mean, self.square, active, size, root)
         arrays = [tensor.numpy() for tensor in tensors]
         constants = np.array(numbers, dtype=arrays[0].dtype)
         over_ranges(_adam_rows, len(gradient), 16 * gradient.numel(), *arrays, constants)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-WARM_UP = 2  # lets kernels compile and libraries settle before recording
+WARM_UP = 1  # lets kernels compile and libraries settle before recording
 
 
 class Captured:
@@ -23,7 +23,7 @@ class Captured:
 
     def __init__(
         self,
-        function: Callable[[Tensor], tuple[Tensor, ...]],
+        function: Callable[[Tensor], tuple[Tensor, ...] | None],
         example: Tensor,
         kept: Sequence[Tensor] = (),
     ) -> None:
@@ -42,7 +42,7 @@ class Captured:
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with _no_collection(), torch.cuda.graph(self.graph):
-            self.outputs = self.function(index)
+            self.outputs = self.function(index) or ()
         self.index = index
         with torch.no_grad():
             for tensor, value in zip(kept, before, strict=True):
@@ -51,7 +51,7 @@ class Captured:
     def __call__(self, index: Tensor) -> tuple[Tensor, ...]:
         """The step's outputs; on a GPU the next call overwrites them."""
         if self.graph is None:
-            return self.function(index)
+            return self.function(index) or ()
         self.index.copy_(index)
         self.graph.replay()
         return self.outputs
@@ -64,7 +64,6 @@ class Captured:
 @contextmanager
 def _no_collection() -> Iterator[None]:
     """No garbage is collected meanwhile: freeing an older recording would spoil the new one."""
-    gc.collect()
     was_on = gc.isenabled()
     gc.disable()
     try:

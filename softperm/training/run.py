@@ -17,6 +17,7 @@ from softperm.training.average import RunningMean
 from softperm.training.devices import Fabric
 from softperm.training.feed import Feed, Portion
 from softperm.training.parallel import gather_all, gather_rows, shares
+from softperm.training.recorded import RecordedOutputs, RecordedTraining
 from softperm.training.records import Epoch, Examples, epoch_order
 from softperm.training.settings import FitConfig, Schedule
 from softperm.training.tasks import Task, count_targets, mean_loss, total_loss
@@ -79,6 +80,10 @@ class Run:
                 self.adam, factor=schedule.decay, patience=schedule.decay_patience, threshold=0.0
             )
         self.feed = Feed(train, task, fabric.device)
+        self.recorded: RecordedTraining | None = None
+        self.recorded_outputs: RecordedOutputs | None = None
+        if self._recordable():
+            self._record()
         self.curve: list[Epoch] = []
         self.step = 0  # mini-batches done of the current epoch
         self.total = 0.0  # sum over them of loss × graphs
@@ -86,6 +91,24 @@ class Run:
         self.best_value = math.inf
         self.best_epoch = 0
         self.best_state: dict[str, Tensor] | None = None
+
+    def _recordable(self) -> bool:
+        """Whether steps can be replayed on the device without the host's part in them."""
+        return (
+            self.feed.resident
+            and self.fabric.world_size * self.schedule.accumulate == 1
+            and self.fabric.strategy.precision.precision == "32-true"
+            and getattr(self.model, "capturable", False)
+        )
+
+    def _record(self) -> None:
+        source, graphs, size = self.feed.source, self.feed.graphs, self.config.batch_size
+        batches = epoch_order(self.train.index, self.config.seed, 1).split(size)
+        y = self.feed.targets(torch.arange(len(self.feed.y)))
+        self.recorded = RecordedTraining(self.model, self.task, source, graphs, y, batches)
+        held = self.validation
+        if held and held.graphs is source:
+            self.recorded_outputs = RecordedOutputs(self.model, source, graphs, held.index, size)
 
     @property
     def finished(self) -> bool:
@@ -127,6 +150,23 @@ class Run:
 
     def _train_step(self, part: Tensor, portions: Iterator[Portion]) -> Tensor:
         """One step of the optimiser; this process's share of the mini-batch's mean loss."""
+        loss = None
+        if self.recorded is not None:
+            loss, portions = self.recorded(part), self.feed.portions([part])
+        if loss is None:
+            loss = self._backward(part, portions)
+        if self.schedule.clip is not None:
+            self.fabric.clip_gradients(
+                self.network, self.optimiser, max_norm=self.schedule.clip, error_if_nonfinite=False
+            )
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        if self.mean is not None:
+            self.mean.update()
+        return loss
+
+    def _backward(self, part: Tensor, portions: Iterator[Portion]) -> Tensor:
+        """Gradients of the mini-batch's mean loss; this process's share of the loss."""
         world, pieces = self.fabric.world_size, self.schedule.accumulate
         whole = None
         if world * pieces > 1:
@@ -140,14 +180,6 @@ class Run:
                 loss = total / (count if whole is None else whole).clamp(min=1)
                 self.fabric.backward(loss * world if world > 1 else loss)  # it takes their mean
             shown = shown + loss.detach()
-        if self.schedule.clip is not None:
-            self.fabric.clip_gradients(
-                self.network, self.optimiser, max_norm=self.schedule.clip, error_if_nonfinite=False
-            )
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        if self.mean is not None:
-            self.mean.update()
         return shown
 
     def _look(
@@ -182,6 +214,9 @@ class Run:
             self.curve.append(epoch)
             self.step, self.total, self.spent = 0, 0.0, 0.0
             self._keep_best(epoch)
+        if self.schedule.halve_every is not None and number % self.schedule.halve_every == 0:
+            for group in self.adam.param_groups:
+                group["lr"] /= 2
         return epoch
 
     def _validate(self) -> tuple[float, float]:
@@ -191,7 +226,9 @@ class Run:
         graphs = self.feed.graphs if held.graphs is self.train.graphs else held.graphs
         mine = held.index[self.fabric.global_rank :: world]
         rows = torch.zeros(0, self.task.outputs)
-        if len(mine):
+        if self.recorded_outputs is not None:
+            rows = self.recorded_outputs()
+        elif len(mine):
             size = -(-self.config.batch_size // world)
             rows = predict(self.model, graphs, mine, size, self.fabric.device)
         outputs = gather_rows(self.fabric, rows, len(held.index))

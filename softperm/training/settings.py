@@ -57,6 +57,8 @@ class Schedule:
         ema: decay of a running mean of the parameters, which then takes the place of the
             parameters wherever the network is judged or kept; None for no mean.
         max_time: seconds after which training stops as Ctrl-C stops it; None for no limit.
+        halve_every: epochs after which the learning rate is halved, again and again; None for
+            never.
     """
 
     accumulate: int = 1
@@ -65,10 +67,13 @@ class Schedule:
     decay_patience: int = 10
     ema: float | None = None
     max_time: float | None = None
+    halve_every: int | None = None
 
     def __post_init__(self) -> None:
         _check_count("accumulate", self.accumulate, 1)
         _check_count("decay_patience", self.decay_patience, 1)
+        if self.halve_every is not None:
+            _check_count("halve_every", self.halve_every, 1)
         for name in ("clip", "max_time"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

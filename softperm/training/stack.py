@@ -8,7 +8,8 @@ over the model axis by ``torch.func``; each model's numbers are those it would g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -22,9 +23,11 @@ from softperm.training.adam import StackedAdam
 from softperm.training.capture import Captured
 from softperm.training.checkpoint import read_checkpoint, write_checkpoint
 from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResult, epoch_order
+from softperm.training.flat import rows_apart, side_by_side
 from softperm.training.interrupt import interruptible
+from softperm.training.scoreboard import Scoreboard
 from softperm.training.stacked_batch import Room, gather
-from softperm.training.tasks import Task, mean_loss, stacked_scores
+from softperm.training.tasks import StackedScore, Task, mean_loss
 
 SAVING_SHARE = 0.05  # of the time at most is spent on checkpoints, which a large stack makes large
 
@@ -39,6 +42,8 @@ def fit_stack(
     seeds: Sequence[int],
     config: FitConfig,
     *,
+    learning_rates: Sequence[float] | None = None,
+    halve_every: int | None = None,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
     fingerprint: str = "",
@@ -55,6 +60,8 @@ def fit_stack(
         validation: each model's held-out graphs, which choose its best epoch.
         seeds: each model's order of mini-batches; ``config.seed`` is not used.
         config: how to train.
+        learning_rates: of each model; ``config.learning_rate`` by default.
+        halve_every: see :class:`Schedule`.
         device: where to train; the dataset is moved there whole.
         checkpoint: file from which training resumes if it is there; see :func:`fit`. The end of
             the training is not kept in it: what comes of the models is the caller's to keep.
@@ -65,6 +72,7 @@ def fit_stack(
         The training curve and best epoch of each model.
     """
     stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, torch.device(device))
+    stack.plan_rates(learning_rates or [config.learning_rate] * len(models), halve_every)
     if checkpoint is not None:
         stack.restore(read_checkpoint(checkpoint, fingerprint))
     due = time.monotonic() + SAVE_EVERY_SECONDS
@@ -99,54 +107,53 @@ class _Stack:
         device: torch.device,
     ) -> None:
         self.models, self.tasks, self.config, self.device = models, tasks, config, device
-        self.train, self.seeds = train, seeds
         for model in models:
             model.to(device).train()
         params, buffers = stack_module_state(list(models))
-        self.flat = _side_by_side(params.values())
-        self.params = _rows_apart(self.flat, params)
+        params = dict(
+            sorted(params.items(), key=lambda item: -item[1].numel())
+        )  # small ones joined
+        self.flat = side_by_side(params.values())
+        self.params = rows_apart(self.flat, params)
         self.buffers: dict[str, Tensor] = dict(buffers)
         self.graphs = graphs.to(device)
         self.y = torch.stack([task.encode(y) for task in tasks]).to(device)  # (M, B, …)
-        self.adam = StackedAdam(self.flat, config.learning_rate, config.weight_decay)
+        self.rates = self.flat.new_zeros(len(models))  # (M,), in place: a recorded step reads it
+        self.adam = StackedAdam(self.flat, self.rates, config.weight_decay)
+        self.scores = StackedScore(tasks, device)
+        self.board = Scoreboard(self._trained(), config, tasks[0].higher_is_better)
         self.epoch = 0
         self.seconds = 0.0
-        count = (len(models), config.epochs)
-        self.curves = {
-            name: torch.full(count, torch.nan, dtype=torch.float64, device=device)
-            for name in ("train_loss", "validation_loss", "validation_score")
-        }
-        self.best_value = torch.full((len(models),), torch.inf, dtype=torch.float64, device=device)
-        self.best_epoch = torch.zeros(len(models), dtype=torch.long, device=device)
-        self.best = {name: tensor.clone() for name, tensor in self._trained().items()}
-        self._plan(graphs, validation)
+        self.in_flight: deque[torch.cuda.Event] = deque()
+        self.orders = _orders(train, seeds, config, device)
+        self._record_steps(graphs, batches(list(validation), config.batch_size))
+
+    def plan_rates(self, first: Sequence[float], halve_every: int | None) -> None:
+        """With which learning rates the models begin, and when all are halved."""
+        self.first_rates, self.halve_every = self.rates.new_tensor(first), halve_every
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        halvings = self.epoch // self.halve_every if self.halve_every else 0
+        self.rates.copy_(self.first_rates / 2**halvings)
 
     def _trained(self) -> dict[str, Tensor]:
         """What training changes of the models: all parameters as one matrix, and each buffer."""
         return {"": self.flat, **self.buffers}
 
-    def _plan(self, graphs: Collection, validation: Sequence[Tensor]) -> None:
-        """Room for every mini-batch that will come, and the steps recorded for it."""
-        size = self.config.batch_size
-        rooms = [
-            Room.for_batches(graphs, self._order(epoch))
-            for epoch in range(1, self.config.epochs + 1)
-        ]
-        room = Room(max(r.vertices for r in rooms), max(r.edges for r in rooms))
-        self.held = batches(list(validation), size).to(self.device)  # (steps, M, b)
-        held_room = Room.for_batches(graphs, self.held)
+    def _record_steps(self, graphs: Collection, held: Int[Tensor, "steps M b"]) -> None:
+        """Records the two steps of an epoch, with room for every mini-batch that will come."""
+        room = Room.largest(Room.for_batches(graphs, order) for order in self.orders)
+        held_room = Room.for_batches(graphs, held)
+        self.held = held.to(self.device)
+        board = self.board.tensors().values()
         self.train_step = Captured(
             lambda index: self._train_step(index, room),
-            self._order(1)[0].to(self.device),
-            kept=[*self._trained().values(), *self.adam.tensors().values()],
+            self.orders[0, 0].to(self.device).long(),
+            kept=[*self._trained().values(), *self.adam.tensors().values(), *board],
         )
-        self.evaluate = Captured(lambda held: self._evaluate(held, held_room), self.held)
-
-    def _order(self, epoch: int) -> Int[Tensor, "steps M b"]:
-        """The mini-batches of an epoch, each model in its own order."""
-        pairs = zip(self.train, self.seeds, strict=True)
-        orders = [epoch_order(index, seed, epoch) for index, seed in pairs]
-        return batches(orders, self.config.batch_size)
+        examine = self._examine if self.scores.on_device else self._evaluate
+        self.examine = Captured(lambda held: examine(held, held_room), self.held, kept=[*board])
 
     def _outputs(self, index: Tensor, room: Room) -> tuple[Tensor, Tensor]:
         return stacked_outputs(self.models[0], self.params, self.buffers, self.graphs, index, room)
@@ -156,13 +163,13 @@ class _Stack:
         y = take(self.y, index)  # (M, b, …)
         return torch.vmap(lambda o, t, k: mean_loss(self.tasks[0], o, t, k))(outputs, y, there)
 
-    def _train_step(self, index: Int[Tensor, "M b"], room: Room) -> tuple[Tensor, Tensor]:
+    def _train_step(self, index: Int[Tensor, "M b"], room: Room) -> None:
         outputs, there = self._outputs(index, room)
         losses = self._losses(outputs, index, there)
         params = list(self.params.values())
         found = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
-        self.adam.step(_side_by_side(found), there.any(1))
-        return losses.detach(), there.sum(1)
+        self.adam.step([grad.detach().reshape(len(grad), -1) for grad in found], there.any(1))
+        self.board.add(losses.detach(), there.sum(1))
 
     @torch.no_grad()
     def _evaluate(self, held: Int[Tensor, "steps M b"], room: Room) -> tuple[Tensor, Tensor]:
@@ -172,86 +179,84 @@ class _Stack:
         self.models[0].train()
         return torch.cat(outputs, dim=1), torch.cat(there, dim=1)
 
+    def _examine(self, held: Int[Tensor, "steps M b"], room: Room) -> None:
+        self._judge(*self._evaluate(held, room))
+
+    @torch.no_grad()
+    def _judge(self, outputs: Float[Tensor, "M b C"], there: Bool[Tensor, "M b"]) -> None:
+        """Puts an epoch's figures on the board."""
+        index = self.held.movedim(0, 1).flatten(1)  # (M, steps · b)
+        losses = self._losses(outputs, index, there)
+        self.board.close(losses, self.scores(outputs, take(self.y, index), there))
+
     @property
     def finished(self) -> bool:
         """Whether all epochs are done, or every model's patience is at its end."""
-        if self.epoch >= self.config.epochs:
-            return True
-        if self.config.patience is None:
-            return False
-        return bool((self.epoch - self.best_epoch >= self.config.patience).all())
+        return self.epoch >= self.config.epochs or self.board.patience_is_over(self.epoch)
 
     def train_epoch(self) -> None:
         """One pass of every model over its training graphs, then a look at the held-out ones."""
         started = time.perf_counter()
+        self._set_rates()
+        for index in self.orders[self.epoch].to(self.device, non_blocking=True).long():
+            self.train_step(index)
+        outputs = self.examine(self.held)
+        if not self.scores.on_device:
+            self._judge(*outputs)
         self.epoch += 1
-        total, count = torch.zeros_like(self.best_value), torch.zeros_like(self.best_value)
-        for index in self._order(self.epoch).to(self.device):
-            losses, graphs = self.train_step(index)
-            total, count = total + losses.double() * graphs, count + graphs
-        self._record(total / count, *self.evaluate(self.held))
+        if self.epoch == 1:
+            self._refuse_undefined_scores()
+        self._keep_pace()
         self.seconds += time.perf_counter() - started
 
-    def _record(self, train_loss: Tensor, outputs: Tensor, there: Tensor) -> None:
-        """Writes an epoch's figures down and keeps the models that got better."""
-        index = self.held.movedim(0, 1).flatten(1)  # (M, steps · b)
-        loss = self._losses(outputs, index, there).double()
-        score = stacked_scores(self.tasks, outputs, take(self.y, index), there)
-        column = self.epoch - 1
-        for name, value in zip(self.curves, (train_loss, loss, score), strict=True):
-            self.curves[name][:, column] = value
-        value = loss
-        if self.config.criterion == "score":
-            value = -score if self.tasks[0].higher_is_better else score
-            undefined = score.isnan() & loss.isfinite()
-            if self.epoch == 1 and bool(undefined.any()):  # asked once: it waits for the device
-                raise ValueError(
-                    f"the validation graphs of model {int(undefined.int().argmax())} do not define "
-                    f"a {self.tasks[0].metric} (too few answers of each kind): hold out more, or "
-                    "let criterion be 'loss'"
-                )
-        value = torch.where(value.isnan(), torch.inf, value)
-        patience = self.config.patience
-        alive = torch.ones_like(self.best_epoch, dtype=torch.bool)
-        if patience is not None:
-            alive = self.epoch - self.best_epoch <= patience
-        better = alive & ((value < self.best_value) | (self.best_epoch == 0))
-        self.best_value.copy_(torch.where(better, value, self.best_value))
-        self.best_epoch.copy_(torch.where(better, self.epoch, self.best_epoch))
-        for name, tensor in self._trained().items():
-            chosen = better.view(-1, *[1] * (tensor.ndim - 1))
-            self.best[name].copy_(torch.where(chosen, tensor, self.best[name]))
+    def _keep_pace(self) -> None:
+        """Waits for a GPU until it is at most an epoch behind: it never idles, clocks stay true."""
+        if self.device.type == "cuda":
+            done = torch.cuda.Event()
+            done.record(torch.cuda.current_stream(self.device))
+            self.in_flight.append(done)
+            while len(self.in_flight) > (self.epoch < self.config.epochs):
+                self.in_flight.popleft().synchronize()
+
+    def _refuse_undefined_scores(self) -> None:
+        """Says at once when the scores that should choose the best epoch do not exist."""
+        model = self.board.undefined()
+        if model is not None:
+            raise ValueError(
+                f"the validation graphs of model {model} do not define a {self.tasks[0].metric} "
+                "(too few answers of each kind): hold out more, or let criterion be 'loss'"
+            )
 
     def release(self) -> None:
         """Gives back what only training needs."""
         self.train_step.release()
-        self.evaluate.release()
+        self.examine.release()
 
     def results(self) -> list[FitResult]:
         """Gives each model the parameters of its best epoch; returns what training gave."""
-        curves = {name: values[:, : self.epoch].cpu() for name, values in self.curves.items()}
-        best = {**_rows_apart(self.best[""], self.params), **self.best}
+        curves = {name: values[:, : self.epoch].cpu() for name, values in self.board.curves.items()}
+        best = {**rows_apart(self.board.best[""], self.params), **self.board.best}
+        best_epoch = self.board.best_epoch.tolist()
         stopped = not self.finished
         made = []
         for m, model in enumerate(self.models):
             model.load_state_dict({name: best[name][m] for name in model.state_dict()})
             model.eval()
             seconds = self.seconds / max(self.epoch, 1) / len(self.models)
-            names = ("train_loss", "validation_loss", "validation_score")
-            columns = zip(*(curves[name][m].tolist() for name in names), strict=True)
+            columns = zip(*(values[m].tolist() for values in curves.values()), strict=True)
             curve = tuple(
                 Epoch(number, train, loss, score, seconds)
                 for number, (train, loss, score) in enumerate(columns, start=1)
             )
-            made.append(FitResult(curve, int(self.best_epoch[m]), stopped))
+            made.append(FitResult(curve, best_epoch[m], stopped))
         return made
 
     def _resumable(self) -> dict[str, Tensor]:
         """Everything that training changes, by name."""
-        groups = {"trained": self._trained(), "best": self.best, "curve": self.curves}
+        groups = {"trained": self._trained(), "best": self.board.best, "curve": self.board.curves}
         groups |= {"adam": self.adam.tensors()}
         named = {f"{group}.{k}": t for group, members in groups.items() for k, t in members.items()}
-        return named | {"value": self.best_value, "epoch": self.best_epoch}
+        return named | {"value": self.board.best_value, "epoch": self.board.best_epoch}
 
     def state(self) -> dict:
         """Everything that resuming needs, of plain types and tensors."""
@@ -269,22 +274,23 @@ class _Stack:
                 tensor, saved = tensor[:, : state["epoch"]], saved[:, : state["epoch"]]
             tensor.copy_(saved)
         self.epoch, self.seconds = state["epoch"], state["seconds"]
+        self.board.epoch.fill_(self.epoch)
 
 
-def _side_by_side(tensors: Iterable[Float[Tensor, "M ..."]]) -> Float[Tensor, "M K"]:
-    """All numbers of each model in one row."""
-    return torch.cat([t.detach().reshape(len(t), -1) for t in tensors], dim=1)
-
-
-def _rows_apart(flat: Float[Tensor, "M K"], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters (M, …) by name that share the memory of one matrix, a row of it each model's."""
-    sizes = [tensor[0].numel() for tensor in like.values()]
-    parts = flat.split(sizes, dim=1)
-    pairs = zip(like.items(), parts, strict=True)
-    return {
-        k: part.unflatten(1, t.shape[1:] or (1,)).view(t.shape).detach().requires_grad_()
-        for (k, t), part in pairs
-    }
+def _orders(
+    train: Sequence[Int[Tensor, " _"]],
+    seeds: Sequence[int],
+    config: FitConfig,
+    device: torch.device,
+) -> Int[Tensor, "epochs steps M b"]:
+    """The mini-batches of all epochs, each model in its own order; where a GPU can fetch them."""
+    orders = []
+    for epoch in range(1, config.epochs + 1):
+        pairs = zip(train, seeds, strict=True)
+        shuffled = [epoch_order(index, seed, epoch) for index, seed in pairs]
+        orders.append(batches(shuffled, config.batch_size).int())
+    made = torch.stack(orders)
+    return made.pin_memory() if device.type == "cuda" else made
 
 
 def batches(index: Sequence[Int[Tensor, " _"]], size: int) -> Int[Tensor, "steps M b"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softperm.collection import Collection
+from softperm.linear import SHARE
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,18 @@ class Room:
             torch.where(there.to(ptr.device), ptr.diff()[safe], 0).sum(-1).max()
             for ptr in (graphs.ptr, graphs.edge_ptr)
         ]
-        return cls(int(sizes[0]) + 1, int(sizes[1]))
+        return cls.of(int(sizes[0]), int(sizes[1]))
+
+    @classmethod
+    def of(cls, vertices: int, edges: int) -> Room:
+        """Room for as many vertices and one that stays empty; the padding vertex fills a share."""
+        return cls(-(-(vertices + 2) // SHARE) * SHARE - 1, edges)
+
+    @classmethod
+    def largest(cls, rooms: Iterable[Room]) -> Room:
+        """Room that holds what each of the given ones holds."""
+        vertices, edges = zip(*((room.vertices, room.edges) for room in rooms), strict=True)
+        return cls(max(vertices), max(edges))
 
 
 def gather(

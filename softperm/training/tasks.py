@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
@@ -75,32 +75,6 @@ def count_targets(task: Task, y: Tensor) -> Tensor:
     """How many encoded targets are there, not missing."""
     outputs = torch.zeros(len(y), task.outputs, device=y.device)
     return task.losses(outputs, y)[1].sum()
-
-
-def stacked_scores(
-    tasks: Sequence[Task], outputs: Tensor, y: Tensor, there: Tensor
-) -> Float[Tensor, " M"]:
-    """The score of each of M models for its own graphs.
-
-    Accuracy and absolute error are computed for all models at once; other scores one by one.
-
-    Args:
-        tasks: each model's task, all of one kind.
-        outputs: each model's outputs (M, b, C).
-        y: each model's encoded targets (M, b) or (M, b, T).
-        there: which places hold a graph (M, b).
-    """
-    first = tasks[0]
-    if isinstance(first, Classification):
-        hits = (outputs.argmax(-1) == y) & there
-        return hits.sum(1).double() / there.sum(1)
-    if isinstance(first, Regression):
-        spreads = [task.std for task in tasks if isinstance(task, Regression)]
-        std = outputs.new_tensor(spreads, dtype=torch.float64)  # (M, T)
-        error = (outputs - y).abs().double() * std[:, None]  # (M, b, T)
-        return torch.where(there[..., None], error, torch.nan).flatten(1).nanmean(1)
-    parts = zip(tasks, outputs, y, there, strict=True)
-    return outputs.new_tensor([t.score(o[k], a[k]) for t, o, a, k in parts], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -236,3 +210,39 @@ class Regression:
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         return like.new_tensor(self.mean), like.new_tensor(self.std)
+
+
+class StackedScore:
+    """The scores of M models, each for its own graphs.
+
+    Accuracy and absolute error are computed for all models at once; other scores one by one.
+
+    Args:
+        tasks: each model's task, all of one kind.
+        device: of outputs and targets.
+    """
+
+    def __init__(self, tasks: Sequence[Task], device: torch.device) -> None:
+        self.tasks = tasks
+        spreads = [task.std for task in tasks if isinstance(task, Regression)]
+        self.std = torch.tensor(spreads, dtype=torch.float64, device=device)  # (M, T)
+        self.on_device = isinstance(tasks[0], Classification | Regression)
+
+    def __call__(
+        self, outputs: Float[Tensor, "M b C"], y: Tensor, there: Bool[Tensor, "M b"]
+    ) -> Float[Tensor, " M"]:
+        """The scores.
+
+        Args:
+            outputs: each model's outputs.
+            y: each model's encoded targets (M, b) or (M, b, T).
+            there: which places hold a graph.
+        """
+        if isinstance(self.tasks[0], Classification):
+            hits = (outputs.argmax(-1) == y) & there
+            return hits.sum(1).double() / there.sum(1)
+        if isinstance(self.tasks[0], Regression):
+            error = (outputs - y).abs().double() * self.std[:, None]  # (M, b, T)
+            return torch.where(there[..., None], error, torch.nan).flatten(1).nanmean(1)
+        parts = zip(self.tasks, outputs, y, there, strict=True)
+        return self.std.new_tensor([t.score(o[k], a[k]) for t, o, a, k in parts])

@@ -1,0 +1,94 @@
+"""What many trainings in step have shown so far, kept where they run."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from softperm.training.settings import FitConfig
+
+CURVES = ("train_loss", "validation_loss", "validation_score")
+
+
+class Scoreboard:
+    """The curves of M models, and the parameters of each one's best epoch.
+
+    All of it lies on the models' device and is updated there in place; nothing waits for the host,
+    so that a step that writes on the board can be captured in a CUDA graph.
+
+    Args:
+        trained: what training changes, each tensor with leading axis M; read when an epoch closes.
+        config: how many epochs there can be, and what makes one the best.
+        higher_is_better: direction of the score.
+    """
+
+    def __init__(
+        self, trained: dict[str, Tensor], config: FitConfig, higher_is_better: bool
+    ) -> None:
+        self.trained, self.config, self.higher_is_better = trained, config, higher_is_better
+        first = next(iter(trained.values()))
+        models, device = len(first), first.device
+        self.curves = {
+            name: torch.full((models, config.epochs), torch.nan, dtype=torch.float64, device=device)
+            for name in CURVES
+        }
+        self.total = torch.zeros(models, dtype=torch.float64, device=device)
+        self.count = torch.zeros_like(self.total)
+        self.epoch = torch.zeros(1, dtype=torch.long, device=device)  # those that are closed
+        self.best_value = torch.full_like(self.total, torch.inf)
+        self.best_epoch = torch.zeros(models, dtype=torch.long, device=device)
+        self.best = {name: tensor.detach().clone() for name, tensor in trained.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is written on, by name."""
+        return {
+            "total": self.total, "count": self.count, "epoch": self.epoch,
+            "best_value": self.best_value, "best_epoch": self.best_epoch,
+            **{f"curve.{k}": t for k, t in self.curves.items()},
+            **{f"best.{k}": t for k, t in self.best.items()},
+        }  # fmt: skip
+
+    @torch.no_grad()
+    def add(self, losses: Float[Tensor, " M"], graphs: Int[Tensor, " M"]) -> None:
+        """Counts a step: each model's mean loss over its graphs."""
+        self.total += losses.double() * graphs
+        self.count += graphs
+
+    @torch.no_grad()
+    def close(self, losses: Float[Tensor, " M"], scores: Float[Tensor, " M"]) -> None:
+        """Writes an epoch down, with its validation losses and scores; keeps what got better."""
+        losses = losses.double()
+        figures = (self.total / self.count, losses, scores)
+        for curve, figure in zip(self.curves.values(), figures, strict=True):
+            curve.index_copy_(1, self.epoch, figure[:, None])
+        self.epoch += 1
+        self.total.zero_()
+        self.count.zero_()
+        value = losses
+        if self.config.criterion == "score":
+            value = -scores if self.higher_is_better else scores
+        value = torch.where(value.isnan(), torch.inf, value)
+        better = (value < self.best_value) | (self.best_epoch == 0)
+        if self.config.patience is not None:
+            better &= self.epoch - self.best_epoch <= self.config.patience
+        self.best_value.copy_(torch.where(better, value, self.best_value))
+        self.best_epoch.copy_(torch.where(better, self.epoch, self.best_epoch))
+        for name, tensor in self.trained.items():
+            chosen = better.view(-1, *[1] * (tensor.ndim - 1))
+            self.best[name].copy_(torch.where(chosen, tensor, self.best[name]))
+
+    def patience_is_over(self, epoch: int) -> bool:
+        """Whether no model will get better any more; asks the device once that is possible."""
+        patience = self.config.patience
+        if patience is None or epoch <= patience:
+            return False
+        return bool((epoch - self.best_epoch >= patience).all())
+
+    def undefined(self) -> int | None:
+        """The first model whose score should choose its best epoch but did not exist in epoch 1."""
+        if self.config.criterion != "score":
+            return None
+        loss, score = (self.curves[name][:, 0] for name in CURVES[1:])
+        missing = score.isnan() & loss.isfinite()
+        return int(missing.int().argmax()) if bool(missing.any()) else None

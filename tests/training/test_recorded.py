@@ -1,0 +1,72 @@
+"""Steps in fixed room, as CUDA graphs replay them, give what steps of their own size give."""
+
+import pytest
+import torch
+from samples import collect, random_graph
+
+from softperm.model import ModelConfig, PiGNN, build
+from softperm.training import recorded
+from softperm.training.fit import Examples, FitConfig, Schedule, fit
+from softperm.training.run import Run
+from softperm.training.settings import PLAIN
+from softperm.training.tasks import Classification
+
+COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 1)])
+Y = torch.tensor([0, 1] * 6)
+TRAIN = Examples(COLLECTION, Y, torch.arange(9))
+HELD = Examples(COLLECTION, Y, torch.arange(9, 12))
+SETTINGS = FitConfig(epochs=4, batch_size=4, learning_rate=1e-2)  # the third mini-batch is short
+
+
+def network(encoder: str) -> PiGNN:
+    sizes = {"attribute_size": 3, "edge_attribute_size": 2}
+    config = ModelConfig(
+        2,
+        latent_vertices=4,
+        hidden=6,
+        layers=2,
+        encoder=encoder,
+        dustbin=True,
+        capacity=12,
+        **sizes,
+    )
+    return build(config, seed=0).double()
+
+
+def trained(encoder: str, schedule: Schedule = PLAIN):
+    model = network(encoder)
+    result = fit(model, Classification(2), TRAIN, SETTINGS, schedule=schedule, validation=HELD)
+    return model, result
+
+
+def assert_same(found, wanted):
+    for a, b in zip(found[0].state_dict().values(), wanted[0].state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    for a, b in zip(found[1].curve, wanted[1].curve, strict=True):
+        assert a.train_loss == pytest.approx(b.train_loss, rel=1e-8)
+        assert a.validation_loss == pytest.approx(b.validation_loss, rel=1e-8)
+
+
+@pytest.mark.parametrize("encoder", ["linear", "gcn", "gin"])
+@pytest.mark.parametrize("schedule", [PLAIN, Schedule(clip=0.1, ema=0.9)])
+def test_training_in_fixed_room_is_training(encoder, schedule, monkeypatch):
+    wanted = trained(encoder, schedule)
+    monkeypatch.setattr(Run, "_recordable", lambda self: True)
+    monkeypatch.setattr(recorded, "MARGIN", 3.0)
+    monkeypatch.setattr(Run, "_backward", lambda *_: pytest.fail("a step was not recorded"))
+    assert_same(trained(encoder, schedule), wanted)
+
+
+def test_a_mini_batch_that_needs_more_room_is_trained_all_the_same(monkeypatch):
+    wanted, calls, backward = trained("gin"), [], Run._backward
+    monkeypatch.setattr(Run, "_recordable", lambda self: True)
+    monkeypatch.setattr(recorded, "MARGIN", 0.1)  # little for edges
+    monkeypatch.setattr(Run, "_backward", lambda *a: calls.append(1) or backward(*a))
+    assert_same(trained("gin"), wanted)
+    assert calls
+
+
+def test_networks_put_together_by_hand_are_not_recorded():
+    model = network("gin")
+    assert model.capturable
+    assert not PiGNN(model.permutation, model.views, model.head).capturable
