@@ -10,17 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from softperm.datasets.meta import Meta
-from softperm.datasets.molecules import OGB
 from softperm.datasets.pins import FILES
 from softperm.datasets.prepare import Built, Part, Recipe
 from softperm.datasets.progress import Progress
-from softperm.datasets.smiles_table import Columns, encode_rows, find_columns
 from softperm.datasets.workers import batches, in_parallel
 from softperm.files.archive import Archive
+
+if TYPE_CHECKING:
+    from softperm.datasets.smiles_table import Columns
 
 _TABLE = "mapping/mol.csv.gz"
 _SPLIT = {
@@ -56,6 +58,8 @@ def ogb_recipe(name: str, path: Path, fetched: bool, processes: int | None = Non
     known = FILES.get(name, {}) if fetched else {}
 
     def build(progress: Progress) -> Built:
+        from softperm.datasets.molecules import OGB
+
         table = _survey(name, path, known.get("table"))
         split = {f"split_{part}": _split(path, part, known.get(part)) for part in _SPLIT}
         _check_split(name, split, table.rows)
@@ -70,7 +74,7 @@ def ogb_recipe(name: str, path: Path, fetched: bool, processes: int | None = Non
         )
         return Built(meta, _parts(name, path, table, processes, progress), split)
 
-    return Recipe(name, source, options={}, modules=(*_MODULES, "rdkit"), build=build)
+    return Recipe(name, source, options={}, modules=_MODULES, build=build, libraries=("rdkit",))
 
 
 def unknown_files(name: str, path: Path) -> list[str]:
@@ -125,6 +129,8 @@ def _lines(path: Path, place: str) -> Iterator[str]:
 
 def _survey(name: str, path: Path, known: str | None) -> _Table:
     """Read the table once through, to know its columns and length and that it is whole."""
+    from softperm.datasets.smiles_table import find_columns
+
     digest, rows, header = hashlib.sha256(), -1, ""
     for line in _lines(path, _TABLE):
         digest.update(line.encode())
@@ -171,6 +177,8 @@ def _parts(
     numbered = enumerate(batches(lines, _BATCH))
     work = ((first * _BATCH, batch) for first, batch in numbered)
     done = 0
+    from softperm.datasets.smiles_table import encode_rows
+
     encode = partial(encode_rows, table.columns)
     for graphs, values in in_parallel(encode, work, processes):
         done += len(values)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +76,7 @@ class Recipe:
         source: SHA-256 of the raw files.
         options: choices that change the result.
         modules: the code that shapes the result, beside what every dataset shares.
+        libraries: what that code needs beside what softperm always needs.
         build: reads the raw files.
         content: what :func:`content_of` must give, where the data is known and was fetched.
     """
@@ -86,6 +87,7 @@ class Recipe:
     modules: tuple[str, ...]
     build: Callable[[Progress], Built]
     content: str | None = None
+    libraries: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -96,13 +98,22 @@ class Recipe:
         )
         return hashlib.sha256(said.encode()).hexdigest()
 
+    def versions(self) -> str:
+        """The libraries with their versions, as the name of the prepared file ends.
+
+        Raises:
+            PackageNotFoundError: one of them is not installed.
+        """
+        return "".join(f"-{library}-{version(library)}" for library in self.libraries)
+
 
 def prepare(recipe: Recipe, store: Store, progress: Progress = silent) -> Pack:
     """The prepared file of a dataset, made now unless it is there already.
 
     Its name holds :attr:`Recipe.key`, so a change of code, options or raw data makes another
-    file. It is made in a folder beside and renamed when complete; a second process that wants the
-    same file waits for the first.
+    file; and the versions of the libraries that made it. Where they are not installed, a file that
+    was made elsewhere and copied here serves. A file is made in a folder beside and renamed when
+    complete; a second process that wants the same file waits for the first.
 
     Args:
         recipe: what to make.
@@ -116,7 +127,11 @@ def prepare(recipe: Recipe, store: Store, progress: Progress = silent) -> Pack:
         ValueError: if the raw data is not sound, or not the data its name promises.
         OSError: if the disk is full.
     """
-    target = store.cache / "prepared" / f"{recipe.name}-{recipe.key[:16]}.pack"
+    folder, name = store.cache / "prepared", f"{recipe.name}-{recipe.key[:16]}"
+    try:
+        target = folder / f"{name}{recipe.versions()}.pack"
+    except PackageNotFoundError:
+        return _made_elsewhere(folder, name, recipe)
     pack = _if_complete(target)
     if pack is not None:
         return pack
@@ -187,8 +202,19 @@ def _structure(part: Part) -> np.ndarray:
     return structural_features(torch.from_numpy(edges), torch.from_numpy(ptr)).numpy()  # (v, 2)
 
 
+def _made_elsewhere(folder: Path, name: str, recipe: Recipe) -> Pack:
+    """A prepared file from a machine with the libraries that making it takes."""
+    for target in sorted(folder.glob(f"{name}-*.pack"), reverse=True):
+        pack = _if_complete(target)
+        if pack is not None:
+            return pack
+    raise ImportError(
+        f"{recipe.name}: preparing it needs {' and '.join(recipe.libraries)}, which is not "
+        "installed: pip install softperm[molecules], or prepare it elsewhere, with the same "
+        f"softperm, and copy {name}-….pack to {folder}"
+    )
+
+
 def _source_of(module: str) -> str:
-    """SHA-256 of a module's source, without running it; of another library, its version."""
-    if not module.startswith("softperm."):
-        return f"{module} {version(module)}"
+    """SHA-256 of a module's source, without running it."""
     return file_digest(_HOME / f"{module.replace('.', '/')}.py")

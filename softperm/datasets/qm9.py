@@ -7,16 +7,19 @@ import io
 import lzma
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from softperm.datasets.meta import Meta
 from softperm.datasets.prepare import Built, Part, Recipe
 from softperm.datasets.progress import Progress
-from softperm.datasets.qm9_molecules import QM9, SmilesBatch, encode_blocks, encode_smiles
 from softperm.datasets.store import file_digest
 from softperm.datasets.workers import batches, in_parallel
 from softperm.files.archive import Archive
+
+if TYPE_CHECKING:
+    from softperm.datasets.qm9_molecules import SmilesBatch
 
 QM9_UNITS = {
     "mu": "Debye",
@@ -57,6 +60,8 @@ def qm9_recipe(path: Path, dropped: Path | None, processes: int | None = None) -
     files = [path, *([beside] if beside.exists() else []), *([dropped] if dropped else [])]
 
     def build(progress: Progress) -> Built:
+        from softperm.datasets.qm9_molecules import QM9
+
         meta = Meta(
             name="QM9",
             task="regression",
@@ -77,14 +82,17 @@ def qm9_recipe(path: Path, dropped: Path | None, processes: int | None = None) -
         name="QM9",
         source=" ".join(file_digest(f) for f in files),
         options={},
-        modules=(*(f"softperm.datasets.{m}" for m in _MODULES), "rdkit"),
+        modules=tuple(f"softperm.datasets.{m}" for m in _MODULES),
         build=build,
+        libraries=("rdkit",),
     )
 
 
 def _from_table(
     path: Path, positions: Path | None, processes: int | None, progress: Progress
 ) -> Iterator[Part]:
+    from softperm.datasets.qm9_molecules import encode_smiles
+
     rows, values = _targets(io.StringIO(_unpack(path).decode()), path)
     if "smiles" not in rows:
         raise ValueError(f"{path}: expected a column smiles")
@@ -100,6 +108,8 @@ def _from_table(
 
 def _smiles_batches(smiles: list[str], space: dict | None) -> Iterator[SmilesBatch]:
     """The molecules, a batch at a time, each with its stretch of the positions."""
+    from softperm.datasets.qm9_molecules import SmilesBatch
+
     sizes = None if space is None else space["n_atoms"].astype(np.int64)
     ptr = None if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
     for first in range(0, len(smiles), _BATCH):
@@ -117,6 +127,8 @@ def _smiles_batches(smiles: list[str], space: dict | None) -> Iterator[SmilesBat
 def _from_sdf(
     path: Path, dropped: Path, processes: int | None, progress: Progress
 ) -> Iterator[Part]:
+    from softperm.datasets.qm9_molecules import encode_blocks
+
     skip = _read_dropped(dropped)
     with Archive(path if path.suffix == ".zip" else path.parent) as archive:
         names = {name: archive.find(name) for name in ("gdb9.sdf", "gdb9.sdf.csv")}

@@ -85,7 +85,7 @@ def _check_raw(entry: Entry, store: Store, path: Path) -> Check:
 
 def _check_content(entry: Entry, pack: Pack, path: Path) -> Check:
     if entry.name in FILES:
-        from softperm.datasets.ogb import unknown_files  # needs RDKit, which others do not
+        from softperm.datasets.ogb import unknown_files
 
         other = unknown_files(entry.name, path)
         note = f"not the official {', '.join(other)}" if other else "the official files"
