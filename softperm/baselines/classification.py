@@ -21,7 +21,6 @@ def _gin(
     readout: str = "sum",
     dropout: float = 0.0,
 ) -> nn.Module:
-    from softperm.baselines.aggregate import mean_readout, sum_readout
     from softperm.baselines.gin import GIN
 
     return GIN(
@@ -29,7 +28,7 @@ def _gin(
         widths,
         shape.outputs,
         train_eps=train_eps,
-        readout={"sum": sum_readout, "mean": mean_readout}[readout],
+        mean={"sum": False, "mean": True}[readout],
         dropout=dropout,
     )
 
@@ -88,9 +87,11 @@ SYSTEMS = (
             "readout": ("mean", "sum"),
             "dropout": (0.5, 0.0),
             "learning_rate": (1e-2,),
+            "halve_every": (50,),
             "batch_size": (32, 128),
         },
         stackable=True,
+        alike=("train_eps", "readout", "dropout"),
     ),
     System(
         "graphsage",

@@ -62,7 +62,7 @@ class DiffPool(nn.Module):
         X' = S^\top Z, \quad A' = S^\top A S
 
     As in Errica et al.: two poolings, each to a quarter of the places before it, beginning with
-    the largest graph of the dataset; three rounds of GraphSAGE (mean) with batch normalisation in
+    the largest training graph; three rounds of GraphSAGE (mean) with batch normalisation in
     each network; the maximum over vertices after each level, side by side; 50 hidden units. The
     paper's two side objectives, link prediction :math:`\|A - S S^\top\|_F` over the number of
     entries, and the entropy of S, are added to whatever loss the outputs get: see :func:`carry`.
@@ -71,7 +71,8 @@ class DiffPool(nn.Module):
         features: size F of a vertex's features.
         hidden: size of the rounds.
         embedding: size of Z.
-        largest: vertices of the largest graph; an even larger one later is no error.
+        largest: vertices of the largest training graph; a larger one is assigned to as many
+            clusters.
         outputs: number C of outputs.
         memory_limit: bytes that a training step may need.
     """
@@ -88,7 +89,7 @@ class DiffPool(nn.Module):
         super().__init__()
         first = max(1, math.ceil(largest / 4))
         self.clusters = (first, max(1, math.ceil(first / 4)))
-        self.memory_limit = memory_limit
+        self.memory_limit, self.width = memory_limit, 66 * hidden + 3 * embedding
         sizes = [features, embedding, embedding]
         self.embed = nn.ModuleList(SAGEBlock(size, hidden, embedding) for size in sizes)
         pairs = zip(sizes, self.clusters, strict=False)
@@ -125,13 +126,17 @@ class DiffPool(nn.Module):
         y = self.head(torch.cat(levels, dim=1))
         return carry(y, side) if self.training else y
 
-    def _check(self, batch: GraphBatch) -> None:
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that a training step takes, by the measured number of arrays of each shape."""
         vertices, graphs, k = batch.structure.shape[0], batch.ptr.numel() - 1, self.clusters[0]
-        bytes_each = next(self.parameters()).element_size()
-        needed = 12 * bytes_each * (vertices * k + graphs * k * k)
-        largest = int(batch.ptr.diff().max()) if graphs else 0
+        assigned, rows = vertices * k + graphs * k * k, vertices + graphs * k
+        return (6 * assigned + self.width * rows) * next(self.parameters()).element_size()
+
+    def _check(self, batch: GraphBatch) -> None:
+        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
+        name = f"DiffPool with {self.clusters[0]:,} clusters"
         remedy = "use smaller batches, or a collection whose largest graph is smaller"
-        check_memory(f"DiffPool with {k:,} clusters", needed, self.memory_limit, largest, remedy)
+        check_memory(name, self.needed(batch), self.memory_limit, largest, remedy)
 
 
 def dense(

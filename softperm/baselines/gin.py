@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.baselines.aggregate import Readout, sum_neighbours, sum_readout
+from softperm.baselines.aggregate import sum_neighbours, sum_readout
 from softperm.baselines.inputs import vertex_features
 from softperm.baselines.layers import Dropout, VertexMLP
 from softperm.collection import GraphBatch, prepare
@@ -27,17 +27,20 @@ class GIN(nn.Module):
     for Graph Classification", ICLR 2020): layer 0 is an MLP on the features without message
     passing; an MLP is linear, batch normalisation, ReLU, twice; dropout falls on each layer's
     outputs; the readout is a sum or a mean, and ε is learnt or 0, whichever validation prefers.
+    These choices are buffers, not branches: networks that differ in them have the same shapes and
+    can be trained side by side.
 
     Args:
         features: size F of a vertex's features.
         widths: hidden size of each round of message passing.
         outputs: number C of outputs.
         train_eps: whether ε is learnt; else it is 0.
-        readout: what a graph learns from its vertices.
+        mean: whether a graph's readout is the mean over its vertices; else it is the sum.
         dropout: rate on each layer's outputs.
     """
 
-    eps: Tensor
+    learns_eps: Tensor
+    takes_mean: Tensor
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class GIN(nn.Module):
         outputs: int,
         *,
         train_eps: bool = False,
-        readout: Readout = sum_readout,
+        mean: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -54,29 +57,30 @@ class GIN(nn.Module):
         self.mlps = nn.ModuleList(VertexMLP([a, b, b]) for a, b in pairwise(sizes))
         self.linears = nn.ModuleList(nn.Linear(size, outputs) for size in sizes[1:])
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in sizes[1:])
-        self.readout = readout
-        eps = torch.zeros(len(widths))
-        if train_eps:
-            self.eps = nn.Parameter(eps)
-        else:
-            self.register_buffer("eps", eps)
+        self.eps = nn.Parameter(torch.zeros(len(widths)))
+        self.register_buffer("learns_eps", torch.tensor(float(train_eps)))
+        self.register_buffer("takes_mean", torch.tensor(mean))
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
+        sizes = batch.ptr.diff().clamp(min=1)[:, None]  # (B, 1)
+        share = torch.where(self.takes_mean, sizes, 1)
         y: Tensor | float = 0.0
         parts = zip(self.layers(batch), self.linears, self.dropouts, strict=True)
         for x, linear, dropout in parts:
-            y = y + dropout(linear(self.readout(x, batch.ptr)), batch.ptr[-1])  # (B, C)
+            graph = sum_readout(x, batch.ptr) / share  # (B, H)
+            y = y + dropout(linear(graph), batch.ptr[-1])  # (B, C)
         assert isinstance(y, Tensor)
         return y
 
     def layers(self, batch: GraphBatch) -> list[Float[Tensor, "V _"]]:
         """The hidden vectors of all vertices after each layer."""
         count: Int[Tensor, ""] = batch.ptr[-1]
-        x = self.mlps[0](vertex_features(batch).to(self.eps.dtype), count)  # (V, H)
+        eps = self.learns_eps * self.eps  # (L,)
+        x = self.mlps[0](vertex_features(batch).to(eps.dtype), count)  # (V, H)
         made = [x]
         for k, mlp in enumerate(self.mlps[1:]):
-            x = mlp((1 + self.eps[k]) * x + sum_neighbours(x, batch.edge_index), count)
+            x = mlp((1 + eps[k]) * x + sum_neighbours(x, batch.edge_index), count)
             made.append(x)
         return made

@@ -126,18 +126,21 @@ class HierarchicalGNN(nn.Module):
             smaller = sets
         return self.head(torch.cat(levels, dim=1))
 
-    def _check(self, batch: GraphBatch) -> None:
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that a training step takes, by the measured number of vectors of each set."""
         sizes = batch.ptr.diff()
         count = int(count_subsets(sizes, self.largest).sum())
         degree = batch.edge_index.shape[1] / max(1, int(sizes.sum()))
-        each = 7 * self.hidden * (1 + self.largest * degree)
-        each = each * next(self.parameters()).element_size()
-        largest = int(sizes.max()) if len(sizes) else 0
+        each = 8 * self.hidden * (1 + self.largest * degree)
+        return int(count * each) * next(self.parameters()).element_size()
+
+    def _check(self, batch: GraphBatch) -> None:
+        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
         name = "-".join(str(k + 1) for k in range(self.largest))
         remedy = (
             f"it looks at all sets of {self.largest} vertices, so use smaller batches or graphs"
         )
-        check_memory(f"{name}-GNN", int(count * each), self.memory_limit, largest, remedy)
+        check_memory(f"{name}-GNN", self.needed(batch), self.memory_limit, largest, remedy)
 
 
 def _summary(x: Float[Tensor, "K H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H1"]:

@@ -17,13 +17,14 @@ class Dropout(nn.Module):
 
     Torch's dropout draws from a global generator, so that a model trained beside others, or
     resumed, would see other zeros than alone. Here entry (i, j) of step t is dropped when a hash
-    of (seed, t, i, j) falls below the rate; ``seed`` and ``step`` are buffers, and travel with the
-    weights. An empty batch is no step.
+    of (seed, t, i, j) falls below the rate; rate, seed and step are buffers, which travel with the
+    weights and may differ between models trained side by side. An empty batch is no step.
 
     Args:
         rate: probability with which an entry is dropped; the others grow by 1 / (1 − rate).
     """
 
+    rate: Tensor
     seed: Tensor
     step: Tensor
 
@@ -31,13 +32,13 @@ class Dropout(nn.Module):
         super().__init__()
         if not 0 <= rate < 1:
             raise ValueError(f"dropout must be at least 0 and less than 1; got {rate}")
-        self.rate = rate
+        self.register_buffer("rate", torch.tensor(rate))
         self.register_buffer("seed", torch.randint(2**31, ()))
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Float[Tensor, "K F"], count: Int[Tensor, ""]) -> Float[Tensor, "K F"]:
         """Drops entries while training; ``count`` is the number of real vertices of the batch."""
-        if not self.training or self.rate == 0:
+        if not self.training:
             return x
         row = torch.arange(x.shape[0], device=x.device)[:, None]
         column = torch.arange(x.shape[1], device=x.device)

@@ -105,13 +105,16 @@ class PPGN(nn.Module):
             y = y + head(torch.cat([diagonal, rest], dim=1))
         return y
 
-    def _check(self, batch: GraphBatch) -> None:
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that a training step takes, by the measured number of n × n matrices."""
         sizes = batch.ptr.diff()
         n = int(sizes.max()) if len(sizes) else 0
-        each = 3 * self.width * next(self.parameters()).element_size()
-        needed = len(sizes) * n * n * each
+        return 2 * len(sizes) * n * n * self.width * next(self.parameters()).element_size()
+
+    def _check(self, batch: GraphBatch) -> None:
+        n = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
         remedy = "its tensors are n × n for the largest graph, so use smaller batches or graphs"
-        check_memory("PPGN", needed, self.memory_limit, n, remedy)
+        check_memory("PPGN", self.needed(batch), self.memory_limit, n, remedy)
 
 
 def pair_tensor(

@@ -47,7 +47,7 @@ class DataShape:
         outputs: number C of outputs.
         attribute_size: length F of a vertex's attributes in a batch; 0 for none.
         edge_attribute_size: length d_e of an edge's attributes in a batch; 0 for none.
-        largest: vertices of the largest graph.
+        largest: vertices of the largest training graph.
         size_percentiles: number of vertices below which 0, 1, …, 100 % of the graphs lie.
         degree_counts: how many vertices have degree 0, 1, 2, …
         continuous: whether vertices have attributes that are not one-hot labels.
@@ -97,7 +97,7 @@ class DataShape:
             outputs=outputs,
             attribute_size=collection.attribute_size,
             edge_attribute_size=collection.edge_attribute_size,
-            largest=int(sizes.max()),
+            largest=int(sizes[chosen].max()),
             size_percentiles=tuple(percent.tolist()),
             degree_counts=tuple(torch.bincount(degrees.long()).tolist()),
             continuous=collection.x is not None,

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from softperm.baselines.shape import DataShape
 from softperm.collection import Collection
 
-TRAINING = ("learning_rate", "batch_size", "weight_decay", "epochs", "patience", "criterion")
+TRAINING = (
+    "learning_rate", "halve_every", "batch_size", "weight_decay", "epochs", "patience", "criterion",
+)  # fmt: skip
 """Hyper-parameters of training, which a grid may hold beside those of the network."""
 
 
@@ -30,6 +32,7 @@ class System:
         network: makes it from a dataset's shape; its keyword arguments are hyper-parameters.
         grid: the values of each hyper-parameter among which validation chooses.
         stackable: whether many of them can be trained side by side.
+        alike: hyper-parameters in which networks side by side may differ: they change no shape.
     """
 
     name: str
@@ -38,6 +41,7 @@ class System:
     network: Callable[..., nn.Module]
     grid: Mapping[str, tuple]
     stackable: bool = False
+    alike: tuple[str, ...] = ()
 
     def build(self, shape: DataShape, settings: Mapping[str, Any], seed: int) -> nn.Module:
         """A freshly initialised network; torch's global random state is left as it was.

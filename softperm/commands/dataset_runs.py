@@ -15,6 +15,7 @@ from torch import Tensor
 
 from softperm import plots
 from softperm.commands.console import as_text
+from softperm.commands.dataset_models import write_reading
 from softperm.commands.runs import CHECKPOINT, write_curve
 from softperm.datasets import Dataset, Split, load_dataset
 from softperm.datasets.catalogue import known_names
@@ -203,6 +204,8 @@ def _finish(
 ) -> dict[str, Any]:
     """Model and curve into the run folder; the scores to tell."""
     model.save(out / "model")
+    assert model.config is not None
+    write_reading(out / "model", problem, model.config)
     write_curve(out / "curve.csv", result.curve)
     plots.save(plots.training_curve(result.curve, result.best_epoch), out / "curve")
     scores: dict[str, Any] = {}

@@ -31,7 +31,7 @@ def embed(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Align each graph of a file; writes its vector vec(DᵀAD), vec(DᵀX) to a file."""
-    from softperm.commands.trained import load_estimator, read
+    from softperm.commands.trained import load_trained, read
     from softperm.folder import write_atomically
 
     writers = {".npz": _npz, ".parquet": _parquet, ".csv": _csv}
@@ -39,10 +39,10 @@ def embed(
         raise ValueError(f"--out must end in .npz, .parquet or .csv; got {out}")
     ready_file(out)
     with warnings_as_lines():
-        estimator = load_estimator(run, device)
+        trained = load_trained(run, device)
         file = read(data, smiles_column, symmetrise)
-        vectors = estimator.transform(file.graphs)
-    names = estimator.get_feature_names_out().tolist()
+        vectors = trained.estimator.transform(trained.prepare(file))
+    names = trained.estimator.get_feature_names_out().tolist()
     write_atomically(out, writers[out.suffix](list(file.ids), names, vectors))
     give({"graphs": len(vectors), "length": vectors.shape[1], "vectors": str(out)}, as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from softperm.commands.console import counting, give, logging_to, ready_folder, 
 
 if TYPE_CHECKING:
     from softperm.lab.problem import Problem
-    from softperm.lab.protocol import Engine
+    from softperm.lab.protocol import Contender, Engine, Rules, Say
     from softperm.lab.recipes import Recipe
     from softperm.lab.records import Record
 
@@ -67,9 +68,8 @@ def evaluate(
     from dataclasses import asdict, replace
 
     from softperm.lab.protocol import Rules, contender_of
-    from softperm.lab.protocol import evaluate as run_protocol
     from softperm.lab.recipes import read_recipe
-    from softperm.lab.report import write_report
+    from softperm.lab.report import numbers, write_report
     from softperm.lab.tables import cells_of
 
     chosen = read_recipe(recipe or ("own" if data is not None else "tu-table"))
@@ -83,30 +83,69 @@ def evaluate(
     )
     names = _listed(model) or chosen.models
     contenders = [contender_of(chosen, name) for name in names]
+    if data is None:
+        problems = _posed(chosen, _listed(dataset), data_root, seed)
+    else:
+        problems = (_own(file, target, task, symmetrise, seed, folds) for file in [data])
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
     choices = {"recipe": asdict(chosen), "seed": seed, "stack": stack}
     own = {"data": str(data), "target": target, "task": task, "folds": folds}
     _claim(out, choices if data is None else {**choices, **own})
     where = _engine(engine, device, address)
-    records = []
+    records: list[Record] = []
+    failed: list[str] = []
     with logging_to(out / "log.txt") as log:
-        if data is not None:
-            problems = [_own(data, target, task, symmetrise, seed, folds)]
-        else:
-            problems = list(_posed(chosen, _listed(dataset), data_root, seed, log))
         for problem in problems:
+            if isinstance(problem, str):  # why a dataset could not be loaded
+                log(problem)
+                failed.append(problem)
+                continue
+            log(f"{problem.name}: {len(problem.graphs)} graphs, {problem.kind}")
             with staged(problem.name) as stage:
-                records += run_protocol(problem, contenders, rules, where, out, stage)
-            for cell in cells_of(r for r in records if r.run.dataset == problem.name):
+                found, sentences = _run(problem, contenders, rules, where, out, stage)
+            records, failed = records + found, failed + sentences
+            for sentence in sentences:
+                log(sentence)
+            for cell in cells_of(found):
                 log(f"{cell.dataset}, {cell.model}: {cell.metric} {cell.mean:.4f} ± {cell.std:.4f}")
-        made = write_report(_finished(out, records), out, chosen.title)
-        log(f"open {made['html']} in a browser")
-    result: dict[str, Any] = {
-        f"{cell.dataset} {cell.model}": f"{cell.mean:.4f} ± {cell.std:.4f}"
-        for cell in cells_of(records)
-    }
-    give({**result, "report": str(made["html"])}, as_json)
+        if records:
+            made = write_report(_finished(out, records), out, chosen.title)
+            log(f"open {made['html']} in a browser")
+            cells = cells_of(records)
+            told = {f"{c.dataset} {c.model}": f"{c.mean:.4f} ± {c.std:.4f}" for c in cells}
+            result = {"cells": numbers(cells)} if as_json else told
+            give({**result, "report": str(made["html"])}, as_json)
+    if failed:
+        raise ValueError("; ".join(failed))
+
+
+def _run(
+    problem: Problem,
+    contenders: list[Contender],
+    rules: Rules,
+    engine: Engine,
+    out: Path,
+    stage: Say,
+) -> tuple[list[Record], list[str]]:
+    """The final records of one problem, and what went wrong with the systems that have none."""
+    from softperm.lab.protocol import Failed, evaluate
+    from softperm.lab.tables import cells_of
+
+    failed = []
+    try:
+        records = evaluate(problem, contenders, rules, engine, out, stage)
+    except Failed as problem_:
+        records, failed = problem_.records, [str(problem_)]
+    sound = []
+    for contender in contenders:
+        mine = [r for r in records if r.run.model == contender.model]
+        try:
+            cells_of(mine)
+            sound += mine
+        except ValueError as problem_:
+            failed.append(str(problem_))
+    return sound, failed
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -126,17 +165,38 @@ def _engine(name: str, device: str, address: str | None) -> Engine:
     return LocalEngine(device)
 
 
-def _posed(recipe: Recipe, wanted: tuple[str, ...], root: Path | None, seed: int, log: Any):
-    """The problems of a recipe, one dataset after the other."""
-    from softperm.datasets import load_dataset
-    from softperm.lab.problem import problems_of
+def _posed(
+    recipe: Recipe, wanted: tuple[str, ...], root: Path | None, seed: int
+) -> Iterator[Problem | str]:
+    """The problems of a recipe, each dataset loaded in its turn, or why it cannot be loaded.
+
+    Raises:
+        ValueError: at once, if the recipe has no dataset of a wanted name.
+    """
+    from softperm.datasets.catalogue import find_entry
 
     for name in wanted:
         recipe.check(name)
     for name in wanted or recipe.datasets:
-        dataset = load_dataset(name, root, attributes=recipe.attributes.get(name), progress=True)
-        log(f"{name}: {len(dataset)} graphs, {dataset.task}")
-        yield from problems_of(recipe, dataset, seed)
+        find_entry(name)
+    return _loaded(recipe, wanted or recipe.datasets, root, seed)
+
+
+def _loaded(
+    recipe: Recipe, names: tuple[str, ...], root: Path | None, seed: int
+) -> Iterator[Problem | str]:
+    from softperm.datasets import load_dataset
+    from softperm.lab.problem import problems_of
+
+    for name in names:
+        attributes = recipe.attributes.get(name)
+        try:
+            dataset = load_dataset(name, root, attributes=attributes, progress=True)
+            found = problems_of(recipe, dataset, seed)
+        except ValueError as problem:
+            yield f"{name}: {problem}"
+            continue
+        yield from found
 
 
 def _own(

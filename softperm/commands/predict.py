@@ -29,14 +29,14 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Predict for each graph of a file; writes a CSV with one row per graph."""
-    from softperm.commands.trained import load_estimator, prediction_columns, read
+    from softperm.commands.trained import load_trained, prediction_columns, read
     from softperm.folder import write_atomically
 
     ready_file(out)
     with warnings_as_lines():
-        estimator = load_estimator(run, device)
+        trained = load_trained(run, device)
         file = read(data, smiles_column, symmetrise)
-        columns = prediction_columns(estimator, file)
+        columns = prediction_columns(trained, file)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["graph", *columns])

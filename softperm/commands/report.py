@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +20,8 @@ def report(
 ) -> None:
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
     from softperm.lab.records import find_records
-    from softperm.lab.report import write_report
+    from softperm.lab.report import numbers, write_report
+    from softperm.lab.tables import cells_of
 
     for folder in runs:
         if not folder.is_dir():
@@ -34,4 +35,7 @@ def report(
     out = out or runs[0]
     ready_folder(out)
     made = write_report(records, out, title)
-    give({form: str(path) for form, path in made.items()}, as_json)
+    result: dict[str, Any] = {form: str(path) for form, path in made.items()}
+    if as_json:
+        result["cells"] = numbers(cells_of(records))
+    give(result, as_json)

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from softperm.commands.console import counting
+from softperm.commands.dataset_models import dataset_estimator
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.files import GraphFile, read_graphs
 from softperm.folder import FolderError, read_folder
 
 
-def load_estimator(run: str, device: str) -> PiGNNClassifier | PiGNNRegressor:
-    """The trained estimator of a run folder or model folder."""
+@dataclass(frozen=True)
+class Trained:
+    """A trained estimator, and what it makes of the graphs of a file.
+
+    Attributes:
+        estimator: of any graphs, or of the graphs that a named dataset holds.
+        prepare: what the estimator takes of a file: its graphs, or their SMILES.
+    """
+
+    estimator: PiGNNClassifier | PiGNNRegressor
+    prepare: Callable[[GraphFile], list[Any]]
+
+
+def load_trained(run: str, device: str) -> Trained:
+    """What ``softperm train`` left in a run folder, or an estimator's model folder."""
     inner = Path(run) / "model"
     folder = inner if inner.is_dir() else run
     kinds = {cls.__name__: cls for cls in (PiGNNClassifier, PiGNNRegressor)}
     kind = read_folder(folder)[0].get("kind")
+    if kind == "PiGNN":
+        estimator = dataset_estimator(Path(folder), device)
+        smiles = estimator.wants_smiles  # which a table of molecules calls them by
+        return Trained(estimator, lambda file: list(file.ids) if smiles else file.graphs)
     if kind not in kinds:
         raise FolderError(f"{folder} holds a {kind}, not a trained classifier or regressor")
-    return kinds[kind].load(folder, device=device)
+    return Trained(kinds[kind].load(folder, device=device), lambda file: file.graphs)
 
 
 def read(data: Path, smiles_column: str | None, symmetrise: bool) -> GraphFile:
@@ -32,13 +52,12 @@ def read(data: Path, smiles_column: str | None, symmetrise: bool) -> GraphFile:
         )
 
 
-def prediction_columns(
-    estimator: PiGNNClassifier | PiGNNRegressor, file: GraphFile
-) -> dict[str, list[Any]]:
+def prediction_columns(trained: Trained, file: GraphFile) -> dict[str, list[Any]]:
     """Predictions, and probabilities where there are classes, by the name of their column."""
+    estimator, graphs = trained.estimator, trained.prepare(file)
     if isinstance(estimator, PiGNNRegressor):
-        return _columns("prediction", estimator.predict(file.graphs))
-    chances = estimator.predict_proba(file.graphs)  # (B, classes), or (B, T)
+        return _columns("prediction", estimator.predict(graphs))
+    chances = estimator.predict_proba(graphs)  # (B, classes), or (B, T)
     predicted = estimator.decide(chances)  # (B,), or (B, T)
     labels = estimator.classes_ if predicted.ndim == 1 else range(chances.shape[1])
     named = zip(labels, chances.T.tolist(), strict=True)

@@ -47,7 +47,8 @@ class RayEngine:
     """Jobs spread over the machines of a Ray cluster; one whose worker dies is tried again.
 
     Attributes:
-        device: where a worker trains; each takes a whole GPU unless this is ``cpu``.
+        device: where a worker trains; on ``cuda`` each asks the cluster for a whole GPU, which is
+            then the only one that it sees.
         address: of the cluster; None for the one of the environment, or else this machine.
         retries: how often a job is tried again.
     """
@@ -71,10 +72,11 @@ class RayEngine:
         if not ray.is_initialized():
             ray.init(address=self.address, log_to_driver=False)
         threads = torch.get_num_threads()  # the same everywhere, so that sums round alike
-        gpus = 0 if self.device == "cpu" else 1
+        kind = torch.device(self.device).type
+        gpus = 1 if kind == "cuda" else 0
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=self.retries)(_distant)
         shared = ray.put(problem)
-        waiting = {remote.remote(job, shared, self.device, threads): job for job in jobs}
+        waiting = {remote.remote(job, shared, kind, threads): job for job in jobs}
         while waiting:
             (ready,), _ = ray.wait(list(waiting), num_returns=1)
             job = waiting.pop(ready)

@@ -1,4 +1,4 @@
-"""One unit of work of the protocol: models of one configuration, trained side by side."""
+"""One unit of work of the protocol: models of one shape, trained side by side."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ import torch
 from torch import Tensor, nn
 
 from softperm.baselines import DataShape, Kernel, System
+from softperm.lab.alike import best_epoch, distinct, training_of
 from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
 from softperm.lab.systems import find_system
-from softperm.training.fit import Examples, FitConfig, FitResult, fit, predict
+from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
 from softperm.training.stack import fit_stack, predict_stack
 
-TRAINING = tuple(f.name for f in fields(FitConfig) if f.name != "seed")
+_CONFIG = tuple(f.name for f in fields(FitConfig) if f.name != "seed")
+TRAINING = (*_CONFIG, "halve_every")
 """The names in a configuration that say how to train; all others are the model's."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that differ in fold and seed alone.
+    """Runs whose networks have one shape; see :mod:`softperm.lab.alike`.
 
     Attributes:
-        runs: at least one.
+        runs: at least one; some may be the same training, looked at by another criterion.
     """
 
     runs: tuple[Run, ...]
@@ -40,9 +42,11 @@ class Job:
     def name(self) -> str:
         """A file's name that no other job of the same problem has."""
         first = self.runs[0]
-        members = [[run.fold, run.seed] for run in self.runs]
-        content = json.dumps([dict(first.configuration), members], sort_keys=True)
-        short = hashlib.sha256(content.encode()).hexdigest()[:16]
+        content: list[Any] = [dict(first.configuration), [[r.fold, r.seed] for r in self.runs]]
+        if any(run.configuration != first.configuration for run in self.runs):
+            content.append([dict(run.configuration) for run in self.runs])
+        text = json.dumps(content, sort_keys=True)
+        short = hashlib.sha256(text.encode()).hexdigest()[:16]
         return f"{first.dataset}.{first.model}.{first.stage}.{short}"
 
     @property
@@ -73,24 +77,24 @@ def work(
     started = time.perf_counter()
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    parts = [problem.selection(run.fold) for run in job.runs]
-    trained = _train(job, problem, parts, torch.device(device), checkpoint, on_epoch)
-    scores: list[float | None] = [None] * len(job.runs)
+    runs = distinct(job.runs)
+    trained = _train(runs, job, problem, torch.device(device), checkpoint, on_epoch)
+    scores: list[float | None] = [None] * len(runs)
     if job.runs[0].stage == "final":
-        scores = list(trained.test([problem.splits[run.fold].test for run in job.runs]))
-    seconds = (time.perf_counter() - started) / len(job.runs)
+        scores = list(trained.test([problem.splits[run.fold].test for run in runs]))
     circumstances = Circumstances(
-        seconds,
-        len(job.runs),
+        (time.perf_counter() - started) / len(job.runs),
+        len(runs),
         peak_memory(torch.device(device)),
         device_name(torch.device(device)),
     )
-    return [
-        _record(run, problem, task, result, score, circumstances)
-        for run, task, result, score in zip(
-            job.runs, trained.tasks, trained.results, scores, strict=True
-        )
-    ]
+    place = {training_of(run): k for k, run in enumerate(runs)}
+    made = []
+    for run in job.runs:
+        k = place[training_of(run)]
+        given = trained.tasks[k], trained.results[k], scores[k]
+        made.append(_record(run, problem, *given, circumstances))
+    return made
 
 
 @dataclass(frozen=True)
@@ -110,37 +114,40 @@ class _Choice:
 
 
 def _train(
+    runs: Sequence[Run],
     job: Job,
     problem: Problem,
-    parts: Sequence[Selection],
     device: torch.device,
     checkpoint: Path | None,
     on_epoch: Callable[[int], None],
 ) -> _Trained:
-    system = find_system(job.runs[0].model)
+    system = find_system(runs[0].model)
+    parts = [problem.selection(run.fold) for run in runs]
     if isinstance(system, Kernel):
-        return _train_kernel(job, problem, parts, system)
-    config = training_of(job.runs[0])
+        return _train_kernel(runs, problem, parts, system)
+    config, halve_every = fit_config(runs[0]), runs[0].configuration.get("halve_every")
+    if len(runs) < len(job.runs):
+        config = replace(config, patience=None)  # each criterion has its own: all epochs are wanted
     tasks = [problem.task(part.train) for part in parts]
-    models = [
-        _network(system, problem, run, part) for run, part in zip(job.runs, parts, strict=True)
-    ]
+    models = [_network(system, problem, run, part) for run, part in zip(runs, parts, strict=True)]
     if system.stackable:
-        seeds = [seed_of(run) for run in job.runs]
         results = fit_stack(
             models, tasks, problem.graphs, problem.y,
-            [part.train for part in parts], [part.validation for part in parts], seeds, config,
-            device=device, checkpoint=checkpoint, fingerprint=_fingerprint(job, problem),
-            on_epoch=on_epoch,
+            [part.train for part in parts], [part.validation for part in parts],
+            [seed_of(run) for run in runs], config,
+            learning_rates=[fit_config(run).learning_rate for run in runs],
+            halve_every=halve_every, device=device, checkpoint=checkpoint,
+            fingerprint=_fingerprint(job, problem), on_epoch=on_epoch,
         )  # fmt: skip
     else:
         results = []
-        for run, model, task, part in zip(job.runs, models, tasks, parts, strict=True):
+        for run, model, task, part in zip(runs, models, tasks, parts, strict=True):
             result = fit(
                 model,
                 task,
                 Examples(problem.graphs, problem.y, part.train),
                 replace(config, seed=seed_of(run)),
+                schedule=Schedule(halve_every=halve_every),
                 validation=Examples(problem.graphs, problem.y, part.validation),
                 device=device,
                 checkpoint=checkpoint,
@@ -168,13 +175,11 @@ def _train(
 
 
 def _train_kernel(
-    job: Job, problem: Problem, parts: Sequence[Selection], kernel: Kernel
+    runs: Sequence[Run], problem: Problem, parts: Sequence[Selection], kernel: Kernel
 ) -> _Trained:
     """A kernel and its classifier: nothing is drawn at random, nothing goes by epochs."""
-    if problem.kind != "classification":
-        raise ValueError(f"{kernel.title} classifies; {problem.name} is a {problem.kind}")
     made, scores = [], []
-    for run, part in zip(job.runs, parts, strict=True):
+    for run, part in zip(runs, parts, strict=True):
         machine = kernel.build(model_settings(run))
         machine.fit(problem.graphs, part.train, problem.y[part.train].numpy())
         made.append(machine)
@@ -202,9 +207,9 @@ def model_settings(run: Run) -> dict[str, Any]:
     return {k: v for k, v in run.configuration.items() if k not in TRAINING}
 
 
-def training_of(run: Run) -> FitConfig:
+def fit_config(run: Run) -> FitConfig:
     """The part of a run's configuration that is about training."""
-    return FitConfig(**{k: v for k, v in run.configuration.items() if k in TRAINING})
+    return FitConfig(**{k: v for k, v in run.configuration.items() if k in _CONFIG})
 
 
 def seed_of(run: Run) -> int:
@@ -227,8 +232,13 @@ def _record(
     if isinstance(result, _Choice):
         loss, score, best, curve = math.nan, result.validation_score, 0, {}
     else:
-        kept = result.curve[result.best_epoch - 1]
-        loss, score, best = kept.validation_loss, kept.validation_score, result.best_epoch
+        best = result.best_epoch
+        if run.stage == "selection":
+            config = fit_config(run)
+            better = task.higher_is_better
+            best = best_epoch(result.curve, config.criterion, better, config.patience)
+        kept = result.curve[best - 1]
+        loss, score = kept.validation_loss, kept.validation_score
         names = ("train_loss", "validation_loss", "validation_score")
         curve = {name: [_short(getattr(e, name)) for e in result.curve] for name in names}
     return Record(

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from softperm.baselines.inputs import with_positions
 from softperm.collection import Collection
 from softperm.datasets import Dataset, Split, make_folds
 from softperm.lab.recipes import Recipe
@@ -75,8 +76,12 @@ def problems_of(recipe: Recipe, dataset: Dataset, seed: int) -> list[Problem]:
     if not recipe.edges:
         graphs = replace(graphs, edge_label=None, edge_label_sizes=(), edge_attr=None)
     graphs = replace(graphs, codes=recipe.categories == "embedding")
+    if dataset.position is not None:  # which DTNN, MPNN and PPGN read, and nobody else
+        graphs = with_positions(graphs, dataset.position)
     seen = (graphs.codes, graphs.label_sizes, graphs.edge_label_sizes, graphs.x is None)
     content = f"{dataset.fingerprint} {seen} {graphs.edge_attr is None}"
+    if dataset.position is not None:
+        content += " positions"
     if not recipe.targets:
         print_of = _fingerprint(content, splits)
         return [Problem(dataset.name, graphs, dataset.y, dataset.task, splits, print_of)]

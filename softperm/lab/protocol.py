@@ -6,14 +6,15 @@ whose configuration has been chosen by then, are given one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from softperm.baselines import Kernel
+from softperm.lab.alike import key_of, shape_of, training_of
 from softperm.lab.jobs import Job
 from softperm.lab.problem import Problem
 from softperm.lab.recipes import Recipe, points
@@ -68,16 +69,34 @@ class Rules:
     stack: int = 64
 
 
+class Failed(ValueError):
+    """Some systems could not be trained; all others went through the whole protocol.
+
+    Attributes:
+        records: the final ones of the others.
+    """
+
+    def __init__(self, message: str, records: list[Record]) -> None:
+        super().__init__(message)
+        self.records = records
+
+
 def contender_of(recipe: Recipe, model: str) -> Contender:
     """A system with the configurations that a recipe, or the system itself, has for it."""
     system = find_system(model)
-    if not isinstance(system, PiGNNSystem):
-        chosen = points(system.grid, recipe.configurations)
-        return Contender(model, tuple({**recipe.training, **point} for point in chosen))
-    grid = dict(recipe.grid)
-    if "encoder" not in system.fixed:
-        grid.pop("layers", None)  # of message passing, which a linear encoder has none of
-    fixed = {**recipe.training, **recipe.settings}
+    choices = {k: v for k, v in recipe.training.items() if isinstance(v, list)}
+    fixed = {k: v for k, v in recipe.training.items() if k not in choices}
+    if isinstance(system, PiGNNSystem):
+        grid = dict(recipe.grid)
+        if "encoder" not in system.fixed:
+            grid.pop("layers", None)  # of message passing, which a linear encoder has none of
+        elif "layers" not in {**grid, **recipe.settings}:
+            grid["layers"] = system.grid["layers"]
+        fixed |= recipe.settings
+    else:
+        grid = dict(system.grid)
+    if not isinstance(system, Kernel):  # which is not trained
+        grid |= {k: v for k, v in choices.items() if k not in grid}
     chosen = points(grid, recipe.configurations)
     return Contender(model, tuple({**fixed, **point} for point in chosen))
 
@@ -104,34 +123,50 @@ def evaluate(
         The records of the final stage.
 
     Raises:
-        ValueError: some jobs failed; the sentence names their folds. All others are kept.
+        ValueError: a system cannot do what the problem asks for; nothing was trained.
+        Failed: some jobs failed; the sentence names their systems and folds. The other systems
+            were trained and tested as if those had not been asked for.
     """
+    for contender in contenders:
+        _check_able(contender, problem)
     desk = _Desk(problem, engine, folder, say, _size(problem, contenders, rules))
     chosen: dict[str, dict[int, Mapping[str, Any]]] = {}
     single = [c for c in contenders if len(c.configurations) == 1]
     several = [c for c in contenders if len(c.configurations) > 1]
     records = desk.finish([job for c in several for job in selection_jobs(problem, c, rules)])
     for contender in several:
-        chosen[contender.model] = choose(problem, contender, records)
+        if contender.model not in desk.failed:
+            chosen[contender.model] = choose(problem, contender, records)
     for contender in single:
         only = contender.configurations[0]
         chosen[contender.model] = dict.fromkeys(range(len(problem.splits)), only)
-    return desk.finish(
-        [job for c in contenders for job in final_jobs(problem, c.model, chosen[c.model], rules)]
-    )
+    todo = [c.model for c in contenders if c.model in chosen]
+    final = desk.finish([job for m in todo for job in final_jobs(problem, m, chosen[m], rules)])
+    if desk.failed:
+        sentences = [s for found in desk.failed.values() for s in found]
+        whole = [r for r in final if r.run.model not in desk.failed]
+        raise Failed(f"{problem.name}: {'; '.join(sentences)}", whole)
+    return final
+
+
+def _check_able(contender: Contender, problem: Problem) -> None:
+    """Raises ValueError if a system is of no use for the kind of problem."""
+    system = find_system(contender.model)
+    if isinstance(system, Kernel) and problem.kind != "classification":
+        raise ValueError(
+            f"{contender.model} classifies, but {problem.name} is a {problem.kind}: leave it out"
+        )
 
 
 def selection_jobs(problem: Problem, contender: Contender, rules: Rules) -> list[Job]:
     """One model for each configuration in each fold."""
-    jobs = []
-    for configuration in contender.configurations:
-        folds, seed = len(problem.splits), RUNS * rules.seed
-        runs = [
-            Run(problem.name, contender.model, "selection", fold, folds, configuration, seed)
-            for fold in range(folds)
-        ]
-        jobs += _stacks(runs, rules)
-    return jobs
+    folds, seed = len(problem.splits), RUNS * rules.seed
+    runs = [
+        Run(problem.name, contender.model, "selection", fold, folds, configuration, seed)
+        for configuration in contender.configurations
+        for fold in range(folds)
+    ]
+    return _stacks(runs, rules)
 
 
 def choose(
@@ -139,13 +174,14 @@ def choose(
 ) -> dict[int, Mapping[str, Any]]:
     """The configuration of each fold that did best on its validation graphs.
 
-    What decides is what decided between epochs: score or loss; ties go to the other of the two,
-    then to the configuration that is listed first.
+    What decides is what decided between epochs: score or loss; the score where configurations
+    differ in that. Ties go to the other of the two, then to the configuration that is listed first.
 
     Raises:
         ValueError: a fold has not been tried with every configuration.
     """
-    order = {_key(c): k for k, c in enumerate(contender.configurations)}
+    by_loss = all(c.get("criterion", "loss") == "loss" for c in contender.configurations)
+    order = {key_of(c): k for k, c in enumerate(contender.configurations)}
     tried: dict[int, list[Record]] = {fold: [] for fold in range(len(problem.splits))}
     for record in records:
         if record.run.model == contender.model:
@@ -157,8 +193,8 @@ def choose(
                 f"{problem.name}, {contender.model}: fold {fold} has records of {len(found)} of "
                 f"{len(contender.configurations)} configurations"
             )
-        best = min(found, key=lambda r: (*_merit(r), order[_key(r.run.configuration)]))
-        chosen[fold] = contender.configurations[order[_key(best.run.configuration)]]
+        best = min(found, key=lambda r: (*_merit(r, by_loss), order[key_of(r.run.configuration)]))
+        chosen[fold] = contender.configurations[order[key_of(best.run.configuration)]]
     return chosen
 
 
@@ -168,34 +204,37 @@ def final_jobs(
     """The chosen configuration of each fold, several times; equal ones in one stack."""
     kernel = isinstance(find_system(model), Kernel)
     repeats = 1 if kernel else rules.final_runs  # a kernel gives the same every time
-    groups: dict[str, list[Run]] = {}
     folds = len(problem.splits)
-    for fold, configuration in chosen.items():
-        for repeat in range(1, 1 + repeats):
-            seed = RUNS * rules.seed + repeat
-            run = Run(problem.name, model, "final", fold, folds, configuration, seed)
-            groups.setdefault(_key(configuration), []).append(run)
-    return [job for runs in groups.values() for job in _stacks(runs, rules)]
+    runs = [
+        Run(problem.name, model, "final", fold, folds, configuration, RUNS * rules.seed + repeat)
+        for fold, configuration in chosen.items()
+        for repeat in range(1, 1 + repeats)
+    ]
+    return _stacks(runs, rules)
 
 
 def _stacks(runs: Sequence[Run], rules: Rules) -> list[Job]:
-    """Runs of one configuration in stacks as large as may be."""
+    """Runs of one shape in as few stacks as may be; those that are one training together."""
     system = find_system(runs[0].model)
     size = rules.stack if not isinstance(system, Kernel) and system.stackable else 1
-    return [Job(tuple(runs[k : k + size])) for k in range(0, len(runs), size)]
+    shapes: dict[str, dict[tuple, list[Run]]] = {}
+    for run in runs:
+        trainings = shapes.setdefault(shape_of(run, system), {})
+        trainings.setdefault(training_of(run), []).append(run)
+    jobs = []
+    for trainings in shapes.values():
+        each = list(trainings.values())
+        share = math.ceil(len(each) / math.ceil(len(each) / size))  # stacks of much the same size
+        for k in range(0, len(each), share):
+            jobs.append(Job(tuple(chain.from_iterable(each[k : k + share]))))
+    return jobs
 
 
-def _key(configuration: Mapping[str, Any]) -> str:
-    """The same for a configuration and for what a file made of it: lists for tuples."""
-    return json.dumps(dict(configuration), sort_keys=True)
-
-
-def _merit(record: Record) -> tuple[float, float]:
-    """What to minimise: by the criterion of the run first; a run that diverged comes last."""
+def _merit(record: Record, by_loss: bool) -> tuple[float, float]:
+    """What to minimise: loss or score first; a run that diverged comes last."""
     score = -record.validation_score if record.higher_is_better else record.validation_score
     loss, score = (math.inf if math.isnan(v) else v for v in (record.validation_loss, score))
-    by_loss = record.run.configuration.get("criterion", "loss") == "loss" and bool(record.curve)
-    return (loss, score) if by_loss else (score, loss)
+    return (loss, score) if by_loss and record.curve else (score, loss)
 
 
 def _size(problem: Problem, contenders: Sequence[Contender], rules: Rules) -> int:
@@ -216,9 +255,10 @@ class _Desk:
     def __init__(self, problem: Problem, engine: Engine, folder: Path, say: Say, size: int) -> None:
         self.problem, self.engine, self.folder, self.say = problem, engine, folder, say
         self.size, self.behind = size, 0
+        self.failed: dict[str, list[str]] = {}
 
     def finish(self, jobs: Sequence[Job]) -> list[Record]:
-        """The records of all jobs, read or made."""
+        """The records of all jobs, read or made; ``failed`` has a sentence for each that failed."""
         made: dict[str, list[Record]] = {}
         todo = []
         for job in jobs:
@@ -228,18 +268,16 @@ class _Desk:
                 self.behind += job.epochs
             else:
                 todo.append(job)
-        failed: list[str] = []
         for job, outcome in self.engine.run(todo, self.problem, self.folder, self._tick):
             if isinstance(outcome, str):
                 folds = sorted({run.fold for run in job.runs})
-                failed.append(f"{job.runs[0].model}, folds {folds}: {outcome}")
+                model = job.runs[0].model
+                self.failed.setdefault(model, []).append(f"{model}, folds {folds}: {outcome}")
                 continue
             write_records(self._path(job), outcome)
             made[job.name] = outcome
             self.behind += job.epochs
-        if failed:
-            raise ValueError(f"{self.problem.name}: {'; '.join(failed)}")
-        return [record for job in jobs for record in made[job.name]]
+        return [record for job in jobs for record in made.get(job.name, ())]
 
     def _tick(self, job: Job, epoch: int) -> None:
         first = job.runs[0]
@@ -254,9 +292,9 @@ class _Desk:
 
     def _checked(self, job: Job, records: list[Record]) -> list[Record]:
         """Records read from a file, which must be those of this job on these graphs."""
-        there = {(r.run.fold, r.run.seed) for r in records}
+        there = {(r.run.fold, r.run.seed, key_of(r.run.configuration)) for r in records}
         for run in job.runs:
-            if (run.fold, run.seed) not in there:
+            if (run.fold, run.seed, key_of(run.configuration)) not in there:
                 raise ValueError(f"{self._path(job)} lacks the record of fold {run.fold}")
         if any(r.fingerprint != self.problem.fingerprint for r in records):
             raise ValueError(

@@ -50,7 +50,7 @@ class Circumstances:
     Attributes:
         seconds: time of this training: that of its stack, divided by the models in it.
         stacked: how many models were trained side by side.
-        memory: most bytes held, by the device's allocator or by the process.
+        memory: most bytes held, by the device's allocator or by the process; 0 if unknown.
         device: what computed.
         versions: of softperm, torch and Python.
     """
@@ -139,11 +139,16 @@ def device_name(device: torch.device) -> str:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes held so far: by torch's allocator on a GPU, by the process on the CPU."""
+    """Most bytes held so far: by torch's allocator on a GPU, by the process on the CPU.
+
+    Windows does not tell: 0.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # not on Windows, where a run has no such figure
-
+    try:
+        import resource
+    except ImportError:
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

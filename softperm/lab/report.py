@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -132,11 +133,31 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
                 "difference": gap,
                 "folds × runs": f"{cell.folds} × {cell.runs}",
                 "time": _duration(cell.seconds),
-                "memory": f"{cell.memory / 1e9:.2f} GB",
+                "memory": f"{cell.memory / 1e9:.2f} GB" if cell.memory else "unknown",
                 "device": ", ".join(cell.devices),
             }
         )
     return made
+
+
+def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One mapping for each cell, for programs: scores as they are, shares between 0 and 1."""
+    return [
+        {
+            "dataset": cell.dataset,
+            "model": cell.model,
+            "metric": cell.metric,
+            "mean": cell.mean,
+            "std": cell.std,
+            "standard_error": cell.error,
+            "scores": list(cell.scores),
+            "folds": cell.folds,
+            "runs": cell.runs,
+            "seconds": cell.seconds,
+            "memory": cell.memory,
+        }
+        for cell in cells
+    ]
 
 
 def tests(cells: Sequence[Cell]) -> list[dict[str, str]]:

@@ -147,8 +147,11 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
 
 
 def _tested(record: Record, where: str) -> float:
-    if record.test_score is None:
-        raise ValueError(f"{where}: fold {record.run.fold} has a final run without a test score")
+    if record.test_score is None or math.isnan(record.test_score):
+        raise ValueError(
+            f"{where}: fold {record.run.fold}, run {record.run.seed} has no {record.metric}: it "
+            "diverged, or its test graphs have too few answers of each kind"
+        )
     return record.test_score
 
 

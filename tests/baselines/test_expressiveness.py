@@ -1,8 +1,8 @@
 """What each system can and cannot tell apart, as its theory says."""
 
+import jaxtyping
 import networkx as nx
 import pytest
-import torch
 from samples import collect
 
 from baselines.cases import network, outputs
@@ -12,6 +12,14 @@ from softperm.encoders import VertexBatchNorm
 
 ONE_WL = ["gin", "graphsage", "gcn", "dgcnn", "diffpool", "ecc", "gcn-edges", "gin-edges", "pna"]
 ONE_WL += ["phc-gnn", "mpnn", "structure-free"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_unchecked():
+    """Other tests check the shapes of every system; here that would take most of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def triangles_and_hexagon() -> list[nx.Graph]:
@@ -40,19 +48,30 @@ def rook_and_shrikhande() -> list[nx.Graph]:
     return [rook, shrikhande]
 
 
-def gap(name: str, pair: list[nx.Graph]) -> float:
-    """How far apart a random network sees two graphs, relative to what it says of them."""
-    found = 0.0
+def gaps(name: str, pair: list[nx.Graph], seeds: int) -> list[float]:
+    """How far apart random networks see two graphs, relative to what they say of them."""
+    found = []
     collection = collect(pair)
-    for seed in range(3):
+    for seed in range(seeds):
         model = network(name, collection, seed=seed)
         for module in model.modules():
             if isinstance(module, VertexBatchNorm):
                 module.momentum = 1.0  # the statistics of this pair
         outputs(model.train(), collection)
         y = outputs(model.eval(), collection)
-        found = max(found, float((y[0] - y[1]).abs().max() / y.abs().max()))
-    return found
+        found.append(float((y[0] - y[1]).abs().max() / y.abs().max()))
+    return sorted(found)
+
+
+def told_apart(name: str, pair: list[nx.Graph], seeds: int = 5) -> bool:
+    """Whether all networks but one see a gap far above rounding, or all see none but rounding.
+
+    The one may be dead: in networks this small the last ReLUs can all be shut.
+    """
+    found = gaps(name, pair, seeds)
+    apart, alike = found[1] > 1e-4, found[-1] < 1e-12
+    assert apart != alike, f"{name} neither tells them apart nor does it not: {found}"
+    return apart
 
 
 def test_the_pairs_are_what_they_are_said_to_be():
@@ -66,27 +85,26 @@ def test_the_pairs_are_what_they_are_said_to_be():
 
 @pytest.mark.parametrize("name", ONE_WL)
 def test_message_passing_fails_where_colour_refinement_does(name):
-    assert gap(name, triangles_and_hexagon()) < 1e-9
-    assert gap(name, decalin_and_bicyclopentyl()) < 1e-9
+    assert not told_apart(name, triangles_and_hexagon())
+    assert not told_apart(name, decalin_and_bicyclopentyl())
 
 
 @pytest.mark.parametrize("name", ["1-2-gnn", "1-2-3-gnn", "ppgn"])
 def test_systems_on_pairs_and_triples_see_more(name):
-    assert gap(name, triangles_and_hexagon()) > 1e-6
-    assert gap(name, decalin_and_bicyclopentyl()) > 1e-6
+    assert told_apart(name, triangles_and_hexagon())
+    assert told_apart(name, decalin_and_bicyclopentyl())
 
 
 @pytest.mark.parametrize("name", ["1-2-gnn", "ppgn"])
 def test_strongly_regular_graphs_are_beyond_pairs(name):
-    assert gap(name, rook_and_shrikhande()) < 1e-9
+    assert not told_apart(name, rook_and_shrikhande())
 
 
 def test_triples_tell_strongly_regular_graphs_apart():
-    assert gap("1-2-3-gnn", rook_and_shrikhande()) > 1e-6
+    assert told_apart("1-2-3-gnn", rook_and_shrikhande())
 
 
 def test_every_system_tells_a_star_from_a_path():
     pair = [nx.star_graph(5), nx.path_graph(6)]
-    torch.manual_seed(0)
     for name in SYSTEMS:
-        assert gap(name, pair) > 1e-6, name
+        assert told_apart(name, pair, seeds=3), name

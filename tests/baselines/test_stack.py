@@ -1,5 +1,6 @@
 """Stackable systems trained side by side get the numbers that each gets alone."""
 
+import jaxtyping
 import pytest
 import torch
 from samples import collect, random_graph
@@ -8,7 +9,7 @@ from torch.testing import assert_close
 from baselines.cases import SMALL, network
 from softperm.baselines import SYSTEMS, DataShape
 from softperm.baselines.layers import Dropout
-from softperm.training.fit import Examples, FitConfig, fit
+from softperm.training.fit import Examples, FitConfig, Schedule, epoch_order, fit
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
 
@@ -18,6 +19,15 @@ HELD = [torch.tensor([7, 8, 9]), torch.tensor([0, 11])]
 SEEDS = [3, 4]
 Y = torch.tensor([0, 1, 2] * 4)
 SETTINGS = FitConfig(epochs=4, batch_size=4, learning_rate=1e-2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_unchecked():
+    """Other tests check the shapes of every system; here that would take most of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
 
 CASES = [(name, SMALL[name]) for name, s in SYSTEMS.items() if s.stackable]
 CASES += [
@@ -55,6 +65,81 @@ def test_a_stack_gives_each_system_the_numbers_it_gets_alone(name, settings):
             assert_close(left.train_loss, right.train_loss, rtol=1e-8, atol=1e-8)
         for key, tensor in a.state_dict().items():
             assert_close(tensor, b.state_dict()[key], rtol=1e-8, atol=1e-8)
+
+
+UNLIKE = [
+    {"widths": (8, 8), "train_eps": True, "readout": "mean", "dropout": 0.5},
+    {"widths": (8, 8), "train_eps": False, "readout": "sum", "dropout": 0.0},
+]
+RATES = [1e-2, 3e-3]
+
+
+def gins() -> list:
+    shape = DataShape.of(GRAPHS, 3)
+    pairs = zip(UNLIKE, SEEDS, strict=True)
+    return [SYSTEMS["gin"].build(shape, settings, seed).double() for settings, seed in pairs]
+
+
+def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates_that_halve():
+    assert {k for k in UNLIKE[0] if UNLIKE[0][k] != UNLIKE[1][k]} == set(SYSTEMS["gin"].alike)
+    alone, stacked, tasks = gins(), gins(), [Classification(3)] * 2
+    for m, model in enumerate(alone):
+        fit(
+            model,
+            tasks[m],
+            Examples(GRAPHS, Y, TRAIN[m]),
+            FitConfig(epochs=6, batch_size=4, learning_rate=RATES[m], seed=SEEDS[m]),
+            schedule=Schedule(halve_every=2),
+            validation=Examples(GRAPHS, Y, HELD[m]),
+        )
+    settings = FitConfig(epochs=6, batch_size=4, learning_rate=1.0)  # each has its own instead
+    rest = (tasks, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
+    fit_stack(stacked, *rest, learning_rates=RATES, halve_every=2)
+    for a, b in zip(alone, stacked, strict=True):
+        for key, tensor in a.state_dict().items():
+            assert_close(tensor, b.state_dict()[key], rtol=1e-8, atol=1e-8)
+    assert stacked[0].eps.abs().min() > 0, "the first learns ε"
+    assert stacked[1].eps.abs().max() == 0, "the second does not"
+
+
+def test_halving_is_the_step_schedule_of_torch():
+    ours, theirs = (gins()[0].train() for _ in range(2))
+    task, train = Classification(3), Examples(GRAPHS, Y, TRAIN[0])
+    config = FitConfig(epochs=5, batch_size=4, learning_rate=1e-2)
+    fit(ours, task, train, config, schedule=Schedule(halve_every=2))
+    adam = torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    steps = torch.optim.lr_scheduler.StepLR(adam, step_size=2, gamma=0.5)
+    for epoch in range(1, 6):
+        for part in epoch_order(train.index, config.seed, epoch).split(4):
+            adam.zero_grad()
+            torch.nn.functional.cross_entropy(theirs(GRAPHS.batch(part)), Y[part]).backward()
+            adam.step()
+        steps.step()
+    assert adam.param_groups[0]["lr"] == 2.5e-3
+    for key, tensor in theirs.state_dict().items():
+        assert_close(ours.state_dict()[key], tensor, rtol=1e-8, atol=1e-8)
+
+
+def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(tmp_path, monkeypatch):
+    whole, broken, again = gins(), gins(), gins()
+    settings = FitConfig(epochs=6, batch_size=4)
+    rest = ([Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
+    options = {"learning_rates": RATES, "halve_every": 2}
+    fit_stack(whole, *rest, **options)
+    monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("softperm.training.stack.SAVING_SHARE", float("inf"))
+
+    def killed(epoch: int) -> None:
+        if epoch == 4:
+            raise RuntimeError("killed")
+
+    file = tmp_path / "stack.bin"
+    with pytest.raises(RuntimeError, match="killed"):
+        fit_stack(broken, *rest, **options, checkpoint=file, on_epoch=killed)
+    fit_stack(again, *rest, **options, checkpoint=file)
+    for a, b in zip(whole, again, strict=True):
+        for key, tensor in a.state_dict().items():
+            assert torch.equal(tensor, b.state_dict()[key]), key
 
 
 def test_dropout_keeps_the_mean_and_drops_the_share_asked_for():

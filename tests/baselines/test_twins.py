@@ -84,7 +84,7 @@ def twin_mlp(ours: nn.Module) -> nn.Sequential:
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_gin_equals_pyg(mode):
-    ours = GIN(3, (6, 4), 2, train_eps=True, readout=mean_readout).double()
+    ours = GIN(3, (6, 4), 2, train_eps=True, mean=True).double()
     nn.init.normal_(ours.eps)
     ours.train(mode == "train")
     mlps = [twin_mlp(m).train(mode == "train") for m in ours.mlps]

@@ -222,7 +222,7 @@ def test_a_bare_network_is_no_trained_estimator(data, tmp_path):
     from softperm.model import ModelConfig, build
 
     build(ModelConfig(2), seed=0).save(tmp_path)
-    refused("holds a PiGNN, not a trained classifier", "predict", tmp_path, data)
+    refused("holds a network without reading.json", "predict", tmp_path, data)
 
 
 def test_graphs_with_other_fields_than_in_training_are_said(run, tmp_path):
@@ -266,7 +266,7 @@ def test_every_expected_problem_has_its_sentence_and_exit_code(
     def fail(*_):
         raise problem
 
-    monkeypatch.setattr(trained, "load_estimator", fail)
+    monkeypatch.setattr(trained, "load_trained", fail)
     done = run_command("predict", "run", "data", "--out", tmp_path / "never.csv")
     assert done.exit_code == code
     assert done.stderr.strip().startswith(said)
@@ -277,7 +277,7 @@ def test_a_fault_of_our_own_is_not_dressed_up_as_bad_input(monkeypatch, tmp_path
     def fail(*_):
         raise RuntimeError("an invariant does not hold")
 
-    monkeypatch.setattr(trained, "load_estimator", fail)
+    monkeypatch.setattr(trained, "load_trained", fail)
     done = run_command("predict", "run", "data", "--out", tmp_path / "never.csv")
     assert isinstance(done.exception, RuntimeError)
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from samples import rings_and_cliques, run_command, write_json_lines
 
+from softperm.commands.evaluate import _posed
+from softperm.lab.recipes import read_recipe
+
 RECIPE = """
 title = "Small"
 datasets = []
@@ -70,9 +73,23 @@ def test_report_makes_the_same_table_again(evaluated, tmp_path):
     _, folder, _ = evaluated
     done = run_command("report", folder, "--out", tmp_path, "--title", "Small", "--json")
     assert done.exit_code == 0, done.output
-    assert (
-        Path(json.loads(done.stdout)["markdown"]).read_text() == (folder / "table.md").read_text()
-    )
+    told = json.loads(done.stdout)
+    assert Path(told["markdown"]).read_text() == (folder / "table.md").read_text()
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+    for cell in told["cells"]:
+        scores = [float(row["score"]) for row in rows if row["model"] == cell["model"]]
+        assert (cell["dataset"], cell["metric"], cell["scores"]) == ("rings", "accuracy", scores)
+        assert cell["mean"] == pytest.approx(np.mean(scores))
+        assert cell["std"] == pytest.approx(np.std(scores))
+
+
+def test_evaluate_gives_numbers_as_json(evaluated):
+    _, _, command = evaluated
+    done = run_command(*command, "--json")
+    assert done.exit_code == 0, done.output
+    cells = json.loads(done.stdout)["cells"]
+    assert [cell["model"] for cell in cells] == ["pi-gnn", "wl-kernel"]
+    assert all(isinstance(cell["mean"], float) for cell in cells)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +107,75 @@ def test_bad_requests_are_answered_in_one_sentence(arguments, sentence, tmp_path
     done = run_command("evaluate", *arguments, "--out", tmp_path)
     assert done.exit_code == 2
     assert sentence in done.stderr
+
+
+def write_tu(folder: Path, graphs: list, classes: np.ndarray) -> None:
+    """A dataset as TUDataset publishes them."""
+    folder.mkdir(parents=True)
+    lines, indicator = [], []
+    for number, graph in enumerate(graphs, start=1):
+        first = len(indicator) + 1
+        indicator += [str(number)] * len(graph)
+        for u, v in graph.edges:
+            lines += [f"{first + u}, {first + v}", f"{first + v}, {first + u}"]
+    texts = {"A": lines, "graph_indicator": indicator, "graph_labels": map(str, classes)}
+    for name, rows in texts.items():
+        (folder / f"{folder.name}_{name}.txt").write_text("\n".join(rows) + "\n")
+
+
+TWO = """
+title = "Two"
+datasets = ["MISSING-ONE", "TINY"]
+models = ["pi-gnn", "diffpool"]
+final_runs = 1
+configurations = 1
+[training]
+epochs = 1
+batch_size = 8
+[settings]
+head_hidden = [8]
+head_final = 4
+hidden = 4
+[grid]
+latent_vertices = [3]
+"""
+
+
+def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SOFTPERM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SOFTPERM_MIRROR", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr("softperm.baselines.diffpool.DiffPool.needed", lambda self, batch: 2**60)
+    root = tmp_path / "root"
+    write_tu(root / "tu" / "TINY", *rings_and_cliques(40))
+    (tmp_path / "two.toml").write_text(TWO)
+    arguments = ("--recipe", tmp_path / "two.toml", "--data-root", root, "--device", "cpu")
+    done = run_command("evaluate", *arguments, "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert "TINY pi-gnn" in done.stdout
+    last = done.stderr.strip().splitlines()[-1]
+    assert "MISSING-ONE: " in last
+    assert "TINY: diffpool, folds [0]: " in last
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_datasets_are_loaded_in_their_turn_and_names_are_looked_at_first(monkeypatch):
+    loaded = []
+
+    def load(name, root, **options):
+        loaded.append(name)
+        raise ValueError("not here")
+
+    monkeypatch.setattr("softperm.datasets.load_dataset", load)
+    recipe = read_recipe("tu-table")
+    with pytest.raises(ValueError, match="no dataset NOPE"):
+        _posed(recipe, ("MUTAG", "NOPE"), None, 0)
+    assert loaded == []
+    problems = _posed(recipe, ("MUTAG", "DD"), None, 0)
+    assert loaded == []
+    assert next(problems) == "MUTAG: not here"
+    assert loaded == ["MUTAG"]
 
 
 def test_a_folder_with_other_settings_is_refused(evaluated):

@@ -1,5 +1,6 @@
 """``softperm train --dataset``: a dataset by name, its official split, a whole run folder."""
 
+import csv
 import gzip
 import inspect
 import json
@@ -22,6 +23,7 @@ from softperm.training.tasks import MultiLabel, Regression
 
 pytest.importorskip("rdkit")
 FAST = ("--epochs", 3, "--latent-vertices", 4, "--hidden", 8, "--batch-size", 8, "--device", "cpu")
+PATH = [(1, 2), (2, 1), (2, 3), (3, 2)]
 SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "C#N", "CCN", "OCCO", "c1ccncc1", "CF", "CCF", "C=C"]
 
 
@@ -105,6 +107,89 @@ def test_a_dataset_is_trained_on_its_split_and_tested_once(arguments, metric, ro
     assert problem.task.score(outputs, problem.y[test.index]) == pytest.approx(result["test_score"])
     assert result["test_graphs"] == len(test.index) == (3 if "qm9" in arguments else 6)
     assert bool(model.config.label_sizes) is codes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "column"),
+    [
+        (("--dataset", "ogbg-molhiv"), "probability_0"),
+        (("--dataset", "ogbg-molpcba", "--categories", "embedding"), "probability_1"),
+        (("--dataset", "qm9", "--target", "U0"), "prediction"),
+    ],
+)
+def test_what_was_trained_on_molecules_predicts_for_a_table_of_them(
+    arguments, column, root, tmp_path
+):
+    """Their features are those of the dataset, so predictions are those for the dataset."""
+    assert train(root, tmp_path / "run", *arguments).exit_code == 0
+    table = tmp_path / "molecules.csv"
+    table.write_text("\n".join(["smiles", *SMILES]) + "\n")
+    for folder in (tmp_path / "run", tmp_path / "run" / "model"):
+        done = run_command("predict", folder, table, "--out", tmp_path / "p.csv", "--device", "cpu")
+        assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert [row["graph"] for row in rows] == SMILES
+    problem = pose(arguments[1], root, ["u0"] if "qm9" in arguments else None, 0, False)
+    same = problem.examples(torch.arange(10), "embedding" in arguments)  # the first ten molecules
+    model = PiGNN.load(tmp_path / "run" / "model")
+    outputs = predict(model, same.graphs, same.index, 64, torch.device("cpu"))
+    if column == "prediction":
+        expected = problem.task.decode(outputs)[:, 0]
+    else:
+        expected = outputs.double().sigmoid()[:, int(column[-1])]
+    found = torch.tensor([float(row[column]) for row in rows])
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
+    out = tmp_path / "vectors.csv"
+    done = run_command("embed", tmp_path / "run", table, "--out", out, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    header, *vectors = csv.reader(out.read_text().splitlines())
+    assert {len(row) for row in vectors} == {len(header)}
+    with torch.no_grad():
+        aligned = model.transform(same.graphs.batch(same.index))
+    torch.testing.assert_close(
+        torch.tensor([list(map(float, row[1:])) for row in vectors]), aligned, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_what_was_trained_on_a_collection_predicts_for_its_files(tmp_path):
+    files = tmp_path / "root" / "tu" / "TINY"
+    files.mkdir(parents=True)
+    texts = {
+        "A": "".join(f"{3 * g + a}, {3 * g + b}\n" for g in range(20) for a, b in PATH),
+        "graph_indicator": "".join(f"{g + 1}\n" * 3 for g in range(20)),
+        "graph_labels": "".join(f"{(-1, 1)[g % 2]}\n" for g in range(20)),
+        "node_labels": "".join(f"{7 if g % 2 else 4}\n9\n4\n" for g in range(20)),
+    }
+    for name, text in texts.items():
+        (files / f"TINY_{name}.txt").write_text(text)
+    done = train(tmp_path / "root", tmp_path / "run", "--dataset", "TINY")
+    assert done.exit_code == 0, done.output
+    out = tmp_path / "p.csv"
+    done = run_command("predict", tmp_path / "run", files, "--out", out, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    problem = pose("TINY", tmp_path / "root", None, 0, False)
+    graphs = problem.examples(torch.arange(20), False)
+    model = PiGNN.load(tmp_path / "run" / "model")
+    outputs = predict(model, graphs.graphs, graphs.index, 64, torch.device("cpu"))
+    chances = torch.tensor([[float(r["probability_-1"]), float(r["probability_1"])] for r in rows])
+    torch.testing.assert_close(chances, outputs.softmax(1), rtol=1e-5, atol=1e-6)
+    assert {row["prediction"] for row in rows} <= {"-1", "1"}
+
+
+def test_a_network_that_does_not_say_how_it_reads_graphs_is_refused(root, tmp_path):
+    assert train(root, tmp_path / "run", "--dataset", "ogbg-molhiv").exit_code == 0
+    table = tmp_path / "wrong.csv"
+    table.write_text("smiles\nC\n")
+    reading = tmp_path / "run" / "model" / "reading.json"
+    for content, sentence in (("[]", "reading.json is damaged"), (None, "give the run folder")):
+        reading.unlink()
+        if content is not None:
+            reading.write_text(content)
+        done = run_command("predict", tmp_path / "run", table, "--out", tmp_path / "p.csv")
+        assert done.exit_code == 2
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_what_is_learnt_follows_from_name_and_targets(root):

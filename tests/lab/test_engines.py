@@ -2,13 +2,14 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from lab.problems import RULES, contender, problem
 
 from softperm.lab import engines
 from softperm.lab.engines import LocalEngine, RayEngine
-from softperm.lab.protocol import evaluate
+from softperm.lab.protocol import evaluate, selection_jobs
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")  # Ray leaves sockets and processes to the end
@@ -58,3 +59,45 @@ def test_a_killed_workers_stack_is_tried_again_and_gives_the_same(cluster, tmp_p
     monkeypatch.undo()
     whole = evaluate(problem(), [single], rules, LocalEngine(), tmp_path / "local")
     assert [r.digest for r in spread] == [r.digest for r in whole]
+
+
+class FakeRay:
+    """Notes what a task asks for, and does it at once."""
+
+    def __init__(self) -> None:
+        self.asked, self.devices = {}, []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def remote(self, **asked):
+        self.asked = asked
+
+        def made(function):
+            def called(job, problem, device, threads):
+                self.devices.append(device)
+                return job.name
+
+            return SimpleNamespace(remote=called)
+
+        return made
+
+    def put(self, thing):
+        return thing
+
+    def wait(self, waiting, num_returns):
+        return waiting[:1], waiting[1:]
+
+    def get(self, name):
+        return []
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1), ("cuda:3", 1)])
+def test_a_worker_on_a_gpu_asks_the_cluster_for_one(device, gpus, tmp_path, monkeypatch):
+    fake = FakeRay()
+    monkeypatch.setattr(engines, "_import_ray", lambda: fake)
+    jobs = selection_jobs(problem(), contender(), RULES)
+    done = list(RayEngine(device).run(jobs, problem(), tmp_path, lambda job, epoch: None))
+    assert len(done) == len(jobs)
+    assert fake.asked["num_gpus"] == gpus
+    assert set(fake.devices) == {device.partition(":")[0]}, "it sees one GPU, which is the first"

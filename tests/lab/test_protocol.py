@@ -14,7 +14,7 @@ from lab.problems import FOLDS, RULES, TRAINING, DiesAfter, Forbidden, contender
 
 from softperm.lab import jobs
 from softperm.lab.engines import LocalEngine
-from softperm.lab.protocol import Contender, choose, evaluate, final_jobs, selection_jobs
+from softperm.lab.protocol import Contender, Failed, choose, evaluate, final_jobs, selection_jobs
 from softperm.lab.records import find_records
 from softperm.lab.tables import cells_of
 
@@ -201,12 +201,22 @@ def test_a_cut_file_of_records_names_the_missing_fold(tmp_path):
         evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
 
 
-def test_a_job_that_fails_is_an_error_with_its_folds_and_others_are_kept(tmp_path):
-    bad = contender(sizes=(3,))
-    bad = Contender("pi-gnn", ({**bad.configurations[0], "encoder": "none such"},))
-    with pytest.raises(ValueError, match=r"pi-gnn, folds \[0, 1, 2\]: encoder must be one of"):
-        evaluate(PROBLEM, [bad, contender("pi-gnn-d", (3,))], RULES, LocalEngine(), tmp_path)
+def test_a_system_that_fails_is_named_at_the_end_and_the_others_go_through_everything(tmp_path):
+    bad = contender()
+    bad = Contender("pi-gnn", tuple({**c, "encoder": "none such"} for c in bad.configurations))
+    with pytest.raises(Failed, match=r"pi-gnn, folds \[0, 1, 2\]: encoder must be one of") as told:
+        evaluate(PROBLEM, [bad, contender("pi-gnn-d")], RULES, LocalEngine(), tmp_path)
     assert {r.run.model for r in find_records(tmp_path)} == {"pi-gnn-d"}
+    assert {r.run.model for r in told.value.records} == {"pi-gnn-d"}
+    assert len(cells_of(told.value.records)[0].scores) == FOLDS, "selection did not stop there"
+
+
+def test_a_kernel_is_refused_on_a_regression_before_anything_is_trained(tmp_path):
+    numbers = replace(PROBLEM, kind="regression", y=PROBLEM.y[:, None].double())
+    kernel = Contender("wl-kernel", ({"iterations": 1, "C": 1.0},))
+    with pytest.raises(ValueError, match="wl-kernel classifies, but rings is a regression"):
+        evaluate(numbers, [contender(), kernel], RULES, Forbidden(), tmp_path)
+    assert not list(find_records(tmp_path))
 
 
 def test_stacks_are_no_larger_than_asked():

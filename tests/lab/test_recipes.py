@@ -1,5 +1,6 @@
 """Recipes: one for each table, complete, and read without surprises."""
 
+import math
 import re
 from pathlib import Path
 
@@ -77,14 +78,47 @@ def test_recipes_travel_with_the_package():
     assert '"experiments" = "softperm/experiments"' in project.read_text()
 
 
+def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
+    """Those of Errica et al. (ICLR 2020), in their table of hyper-parameters."""
+    recipe = read_recipe("baselines-table")
+    grids = {
+        "gin": {
+            "widths": {(64, 64, 64, 64), (32, 32, 32, 32), (64,), (32, 32)},
+            "train_eps": {True, False},
+            "readout": {"mean", "sum"},
+            "dropout": {0.5, 0.0},
+            "learning_rate": {1e-2},
+            "halve_every": {50},
+            "batch_size": {32, 128},
+        },
+        "graphsage": {
+            "hidden": {32, 64},
+            "layers": {3, 5},
+            "aggregation": {"add", "max", "mean"},
+            "learning_rate": {1e-2, 1e-3, 1e-4},
+            "batch_size": {32},
+        },
+    }
+    for model, grid in grids.items():
+        found = contender_of(recipe, model).configurations
+        values = {name: {c[name] for c in found} for name in found[0]}
+        assert values == {
+            **grid, "epochs": {1000}, "patience": {500}, "criterion": {"score", "loss"}
+        }  # fmt: skip
+        assert len(found) == math.prod(len(v) for v in values.values())
+
+
 @pytest.mark.parametrize(
     ("recipe", "model", "count"),
     [
         ("tu-table", "pi-gnn", 4),
         ("mpnn-table", "pi-gnn-gin", 12),
         ("mpnn-table", "pi-gnn", 4),
+        ("tu-table", "pi-gnn-d-gcn", 12),
         ("own", "gin", 4),
-        ("baselines-table", "gin", 64),
+        ("baselines-table", "gin", 128),
+        ("baselines-table", "graphsage", 72),
+        ("baselines-table", "wl-kernel", 42),
         ("qm9-table", "pi-gnn-d", 1),
     ],
 )
@@ -92,3 +126,10 @@ def test_a_contender_has_the_configurations_of_recipe_or_system(recipe, model, c
     found = contender_of(read_recipe(recipe), model).configurations
     assert len(found) == len({str(sorted(c.items())) for c in found}) == count
     assert all(c["epochs"] == read_recipe(recipe).training["epochs"] for c in found)
+
+
+def test_message_passing_has_the_papers_layers_where_a_recipe_names_none():
+    found = contender_of(read_recipe("tu-table"), "pi-gnn-gin").configurations
+    assert {c["layers"] for c in found} == {2, 3, 4}
+    linear = contender_of(read_recipe("mpnn-table"), "pi-gnn").configurations
+    assert not any("layers" in c for c in linear)

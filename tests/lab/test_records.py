@@ -1,12 +1,14 @@
 """Records survive the disk unchanged; damaged ones are named."""
 
 import math
+import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from lab.test_tables import record
 
-from softperm.lab.records import find_records, read_records, write_records
+from softperm.lab.records import find_records, peak_memory, read_records, write_records
 
 
 def test_records_come_back_as_they_were_written(tmp_path):
@@ -19,6 +21,12 @@ def test_numbers_that_are_not_defined_become_null_and_come_back(tmp_path):
     write_records(tmp_path / "a.jsonl", [record(0, 0, 0.5, validation_loss=math.nan)])
     assert "NaN" not in (tmp_path / "a.jsonl").read_text()
     assert math.isnan(read_records(tmp_path / "a.jsonl")[0].validation_loss)
+
+
+def test_where_the_system_does_not_tell_memory_is_unknown(monkeypatch):
+    assert peak_memory(torch.device("cpu")) > 10**7
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert peak_memory(torch.device("cpu")) == 0
 
 
 def test_the_digest_sees_numbers_and_not_circumstances():

@@ -9,9 +9,12 @@ from lab.problems import SMALL, TRAINING
 from samples import collect
 
 from softperm.baselines import DataShape
+from softperm.baselines.inputs import with_positions
+from softperm.datasets import load_dataset
 from softperm.lab.engines import LocalEngine
-from softperm.lab.problem import own_problem
+from softperm.lab.problem import own_problem, problems_of
 from softperm.lab.protocol import Contender, Rules, evaluate
+from softperm.lab.recipes import read_recipe
 from softperm.lab.systems import PI_GNN, find_system
 
 LABELLED = []
@@ -58,3 +61,30 @@ def test_embedded_labels_go_through_the_whole_protocol(tmp_path):
     shape = DataShape.of(graphs, 2)
     config = find_system("pi-gnn").build(shape, SETTINGS, 0).config
     assert (config.label_sizes, config.edge_label_sizes) == ((3,), (2,))
+
+
+def test_systems_that_read_distances_get_the_positions_of_a_dataset(data_root):
+    dataset = load_dataset("QM9", data_root)
+    recipe = read_recipe("qm9-table")
+    (first, *_) = problems_of(replace(recipe, targets=("u0",)), dataset, seed=0)
+    assert DataShape.of(first.graphs, 1, first.splits[0].train[:100]).positions
+    batch = first.graphs.batch(torch.tensor([5, 3]))
+    ptr = dataset.collection.ptr
+    own = torch.cat([dataset.position[ptr[i] : ptr[i + 1]] for i in (5, 3)])
+    assert torch.equal(batch.pos, own)
+    bare = replace(dataset, position=None)
+    (without, *_) = problems_of(replace(recipe, targets=("u0",)), bare, seed=0)
+    assert not hasattr(without.graphs, "position")
+    assert without.fingerprint != first.fingerprint, "records of the two are never mixed"
+
+
+@pytest.mark.parametrize("name", ["dtnn", "mpnn", "ppgn"])
+def test_with_positions_one_graph_in_two_shapes_is_two_molecules(name):
+    graphs = collect([nx.path_graph(3), nx.path_graph(3)])
+    straight, bent = [[0, 0, 0], [1, 0, 0], [2, 0, 0]], [[0, 0, 0], [1, 0, 0], [1, 1, 0]]
+    placed = with_positions(graphs, torch.tensor([*straight, *bent], dtype=torch.float32))
+    for seen, alike in ((graphs, True), (placed, False)):
+        model = find_system(name).build(DataShape.of(seen, 1), {}, seed=0).eval()
+        with torch.no_grad():
+            one, other = model(seen.batch(torch.arange(2)))
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5) == alike

@@ -58,7 +58,8 @@ def test_time_of_the_selection_counts():
         (table(SCORES)[3:], r"folds \[0\] of 10 are missing"),
         (table(SCORES)[:-1], r"folds \[9\] have another number of runs"),
         ([record(0, 0, None)], r"folds \[1, 2, .*\] of 10 are missing"),
-        ([*table(SCORES)[:-1], record(9, 2, None)], "fold 9 has a final run without a test score"),
+        ([*table(SCORES)[:-1], record(9, 2, None)], "MUTAG, pi-gnn: fold 9, run 2 has no accuracy"),
+        ([*table(SCORES)[:-1], record(9, 2, math.nan)], "fold 9, run 2 has no accuracy: it diverg"),
         ([*table(SCORES)[:-1], record(9, 2, 0.5, fingerprint="g")], "other graphs or splits"),
     ],
 )

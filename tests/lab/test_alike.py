@@ -1,0 +1,89 @@
+"""Trainings that share work: which they are, and that sharing changes no number."""
+
+from dataclasses import replace
+
+import jaxtyping
+import pytest
+from lab.problems import FOLDS, RULES, TRAINING, problem
+
+from softperm.baselines import SYSTEMS, DataShape
+from softperm.lab.alike import key_of
+from softperm.lab.jobs import work
+from softperm.lab.protocol import Contender, choose, contender_of, selection_jobs
+from softperm.lab.recipes import points, read_recipe
+
+PROBLEM = problem()
+ONE_FOLD = replace(PROBLEM, splits=PROBLEM.splits[:1])
+GRID = {
+    "widths": [(4,)],
+    "dropout": [0.0, 0.5],
+    "learning_rate": [1e-2, 1e-3],
+    "criterion": ["score", "loss"],
+}
+BASE = {**TRAINING, "epochs": 8, "patience": 2}
+GIN = Contender("gin", tuple({**BASE, **point} for point in points(GRID)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_unchecked():
+    """Other tests check the shapes; here that would take most of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def together():
+    (job,) = selection_jobs(ONE_FOLD, GIN, RULES)
+    return {key_of(r.run.configuration): r for r in work(job, ONE_FOLD, "cpu")}
+
+
+@pytest.mark.parametrize("criterion", ["score", "loss"])
+def test_one_training_gives_what_each_criterion_would_give_alone(criterion, together):
+    assert len(together) == 8
+    half = Contender("gin", tuple(c for c in GIN.configurations if c["criterion"] == criterion))
+    for job in selection_jobs(ONE_FOLD, half, replace(RULES, stack=1)):
+        (alone,) = work(job, ONE_FOLD, "cpu")
+        shared = together[key_of(alone.run.configuration)]
+        assert alone.best_epoch == shared.best_epoch
+        assert len(alone.curve["train_loss"]) <= len(shared.curve["train_loss"]) == 8
+        for name in ("validation_loss", "validation_score"):
+            expected = pytest.approx(getattr(alone, name), rel=1e-4, abs=1e-5)
+            assert getattr(shared, name) == expected
+
+
+def test_a_stack_holds_all_configurations_of_one_shape():
+    jobs = selection_jobs(PROBLEM, GIN, RULES)
+    assert [len(job.runs) for job in jobs] == [FOLDS * 8]
+    jobs = selection_jobs(PROBLEM, GIN, replace(RULES, stack=5))
+    assert [len(job.runs) for job in jobs] == [8, 8, 8], "two criteria are one training"
+    assert len({job.name for job in jobs}) == 3
+
+
+def test_the_grids_of_the_fair_comparison_take_few_stacks():
+    ten = replace(PROBLEM, splits=PROBLEM.splits[:1] * 10)
+    recipe, rules = read_recipe("baselines-table"), replace(RULES, stack=80)
+    for model, stacks, models in (("gin", 8, 80), ("graphsage", 12, 30)):
+        jobs = selection_jobs(ten, contender_of(recipe, model), rules)
+        assert [len(job.runs) for job in jobs] == [2 * models] * stacks
+
+
+def test_between_criteria_the_score_decides(together):
+    record = next(iter(together.values()))
+    by_loss, by_score = ({**TRAINING, "criterion": c} for c in ("loss", "score"))
+    records = [
+        replace(record, run=replace(record.run, configuration=c), validation_score=s)
+        for c, s in ((by_loss, 0.7), (by_score, 0.8))
+    ]
+    records[0] = replace(records[0], validation_loss=0.01)
+    assert choose(ONE_FOLD, Contender("gin", (by_loss, by_score)), records)[0] == by_score
+
+
+def test_what_is_alike_changes_no_shape():
+    shape = DataShape.of(PROBLEM.graphs, 2)
+    for system in SYSTEMS.values():
+        if system.alike:
+            grid = {name: system.grid[name] for name in system.alike}
+            built = [system.build(shape, point, 0).state_dict() for point in points(grid)]
+            shapes = [{k: v.shape for k, v in state.items()} for state in built]
+            assert all(s == shapes[0] for s in shapes)
