@@ -61,9 +61,11 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple:
         def stacked(tensor: Tensor | None, at: int | None) -> Tensor | None:
-            if tensor is None or at is not None:
-                return None if tensor is None else tensor.movedim(at, 0)
-            return tensor.expand(info.batch_size, *tensor.shape)
+            if tensor is None:
+                return None
+            if at is None:  # shared by all models
+                return tensor.expand(info.batch_size, *tensor.shape)
+            return tensor.movedim(at, 0)
 
         arguments = [stacked(t, at) for t, at in zip((x, weight, bias), in_dims, strict=True)]
         return _StackedLinear.apply(*arguments), 0
