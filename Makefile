@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TYPED := $(VENV)/.typed
 WORKERS ?= 2
 
 # Compiled files are kept whatever the shell says: the tests start many processes.
@@ -23,8 +24,12 @@ style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED)
+# Types are looked at again when the library or its dependencies changed.
+types: $(TYPED)
+
+$(TYPED): $(INSTALLED) $(shell find softperm -name '*.py')
 	$(BIN)/pyright
+	touch $(TYPED)
 
 tests: style
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

@@ -1,4 +1,4 @@
-"""Linear layers as one or many models use them: a matrix product each way, whatever the number.
+"""Linear layers that many models on one GPU share: as few launches as one model takes.
 
 ``torch.nn.functional.linear`` mapped over models by ``torch.vmap`` becomes a product, a scaling of
 the bias and a sum, and leaves the weights' gradient transposed. Here M models take one batched
@@ -25,9 +25,18 @@ def linear(
     x: Float[Tensor, "V I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "V O"]:
     """X Wᵀ + b. Under ``torch.vmap`` all three may belong to one of many models."""
-    if torch.is_autocast_enabled(x.device.type):  # which casts what torch's own layer multiplies
+    if not _launches_shared(x):
         return nn.functional.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)  # type: ignore[no-any-return]
+
+
+def _launches_shared(x: Tensor) -> bool:
+    """Whether many models share launches on a GPU; elsewhere torch's own layer costs less.
+
+    Mixed precision is left to torch as well, which casts what its layer multiplies.
+    """
+    mapped = torch._C._are_functorch_transforms_active()
+    return x.is_cuda and mapped and not torch.is_autocast_enabled(x.device.type)
 
 
 class Linear(nn.Linear):

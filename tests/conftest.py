@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 
@@ -28,3 +29,11 @@ def data_root() -> Path:
     if root is None:
         pytest.skip("the real datasets are not here: set SOFTPERM_DATA to their folder")
     return root
+
+
+@pytest.fixture(scope="module")
+def shapes_unchecked():
+    """Other tests check the shapes of every variant; in long trainings that takes most time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

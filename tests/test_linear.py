@@ -5,7 +5,14 @@ import torch
 from torch.func import functional_call, stack_module_state
 from torch.nn.functional import linear as torch_linear
 
+from softperm import linear as module
 from softperm.linear import SHARE, Linear, linear, weight_gradient
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Launches are shared, as on a GPU."""
+    monkeypatch.setattr(module, "_launches_shared", lambda _: True)
 
 
 def drawn(*shape, seed=0):
@@ -14,6 +21,7 @@ def drawn(*shape, seed=0):
 
 
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.usefixtures("shared")
 def test_one_model_gets_torchs_values_and_gradients(bias):
     tensors = [drawn(7, 3), drawn(5, 3, seed=1), *([drawn(5, seed=2)] if bias else [])]
     weights = torch.randn(7, 5, dtype=torch.float64)
@@ -27,6 +35,7 @@ def test_one_model_gets_torchs_values_and_gradients(bias):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.usefixtures("shared")
 def test_gradients_and_their_gradients_equal_differences():
     tensors = (drawn(4, 3), drawn(2, 3, seed=1), drawn(2, seed=2))
     assert torch.autograd.gradcheck(linear, tensors)
@@ -34,6 +43,7 @@ def test_gradients_and_their_gradients_equal_differences():
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (1, 0, 0), (0, None, None), (None, 0, 0)])
+@pytest.mark.usefixtures("shared")
 def test_many_models_get_what_each_gets_alone(in_dims):
     x = drawn(7, 3) if in_dims[0] is None else drawn(4, 7, 3)
     x = x.detach().movedim(0, 1).requires_grad_() if in_dims[0] == 1 else x
@@ -51,6 +61,7 @@ def test_many_models_get_what_each_gets_alone(in_dims):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.usefixtures("shared")
 def test_the_gradient_of_stacked_weights_lies_in_memory_as_they_do():
     models = [Linear(3, 5) for _ in range(4)]
     params, buffers = stack_module_state(models)

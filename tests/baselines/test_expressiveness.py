@@ -1,6 +1,5 @@
 """What each system can and cannot tell apart, as its theory says."""
 
-import jaxtyping
 import networkx as nx
 import pytest
 from samples import collect
@@ -13,13 +12,7 @@ from softperm.encoders import VertexBatchNorm
 ONE_WL = ["gin", "graphsage", "gcn", "dgcnn", "diffpool", "ecc", "gcn-edges", "gin-edges", "pna"]
 ONE_WL += ["phc-gnn", "mpnn", "structure-free"]
 
-
-@pytest.fixture(autouse=True, scope="module")
-def shapes_unchecked():
-    """Other tests check the shapes of every system; here that would take most of the time."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
 
 def triangles_and_hexagon() -> list[nx.Graph]:

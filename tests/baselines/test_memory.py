@@ -2,7 +2,6 @@
 
 import weakref
 
-import jaxtyping
 import networkx as nx
 import pytest
 import torch
@@ -15,13 +14,7 @@ from softperm.baselines.diffpool import DiffPool
 from softperm.baselines.kgnn import HierarchicalGNN
 from softperm.baselines.ppgn import PPGN
 
-
-@pytest.fixture(autouse=True, scope="module")
-def shapes_unchecked():
-    """Checking the shapes keeps tensors alive that a training frees."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
 
 class Counted(TorchDispatchMode):

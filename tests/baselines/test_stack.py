@@ -1,6 +1,5 @@
 """Stackable systems trained side by side get the numbers that each gets alone."""
 
-import jaxtyping
 import pytest
 import torch
 from samples import collect, random_graph
@@ -20,13 +19,7 @@ SEEDS = [3, 4]
 Y = torch.tensor([0, 1, 2] * 4)
 SETTINGS = FitConfig(epochs=4, batch_size=4, learning_rate=1e-2)
 
-
-@pytest.fixture(autouse=True, scope="module")
-def shapes_unchecked():
-    """Other tests check the shapes of every system; here that would take most of the time."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
 
 CASES = [(name, SMALL[name]) for name, s in SYSTEMS.items() if s.stackable]

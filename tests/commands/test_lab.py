@@ -11,6 +11,8 @@ from samples import rings_and_cliques, run_command, write_json_lines
 from softperm.commands.evaluate import _posed
 from softperm.lab.recipes import read_recipe
 
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
+
 RECIPE = """
 title = "Small"
 datasets = []
@@ -146,6 +148,7 @@ def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
 ):
     monkeypatch.setenv("SOFTPERM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SOFTPERM_MIRROR", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr("softperm.datasets.download.time.sleep", lambda _: None)
     monkeypatch.setattr("softperm.baselines.diffpool.DiffPool.needed", lambda self, batch: 2**60)
     root = tmp_path / "root"
     write_tu(root / "tu" / "TINY", *rings_and_cliques(40))

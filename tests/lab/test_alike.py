@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jaxtyping
 import pytest
 from lab.problems import FOLDS, RULES, TRAINING, problem
 
@@ -23,13 +22,7 @@ GRID = {
 BASE = {**TRAINING, "epochs": 8, "patience": 2}
 GIN = Contender("gin", tuple({**BASE, **point} for point in points(GRID)))
 
-
-@pytest.fixture(autouse=True, scope="module")
-def shapes_unchecked():
-    """Other tests check the shapes; here that would take most of the time."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
 
 @pytest.fixture(scope="module")

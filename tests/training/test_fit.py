@@ -16,6 +16,8 @@ from softperm.training.interrupt import interruptible
 from softperm.training.run import Run
 from softperm.training.tasks import Classification, MultiLabel
 
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
+
 COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 1)])
 Y = torch.tensor([0, 1] * 6)
 TRAIN = Examples(COLLECTION, Y, torch.arange(9))

@@ -21,6 +21,8 @@ from softperm.training.run import Run
 from softperm.training.tasks import MultiLabel
 from softperm.transport import sinkhorn
 
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
+
 COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 1)])
 ANSWERS = (torch.arange(24) % 3 % 2).view(12, 2).float()
 Y = torch.where(torch.arange(24).view(12, 2) % 5 == 1, torch.nan, ANSWERS)

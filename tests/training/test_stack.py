@@ -1,6 +1,5 @@
 """The law of stacked training: each model gets the numbers that it gets alone."""
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -15,15 +14,9 @@ GRAPHS = [random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 1
 TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8]), torch.arange(4, 14)]
 HELD = [torch.tensor([14, 15, 13]), torch.tensor([0, 1])]
 SEEDS = [3, 4]
-SETTINGS = FitConfig(epochs=7, batch_size=4, learning_rate=1e-3)  # 20 steps, the paper's rate
+SETTINGS = FitConfig(epochs=7, batch_size=4, learning_rate=1e-2)  # 20 steps and more
 
-
-@pytest.fixture(autouse=True, scope="module")
-def shapes_unchecked():
-    """Other tests check the shapes of every variant; here that would take most of the time."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
 
 def networks(variant: dict, outputs: int = 2) -> list:
