@@ -14,7 +14,10 @@ def find_data_root() -> Path | None:
     return root if (root / "tu").is_dir() else None
 
 
-SLOWEST = ("test_engines", "test_distributed", "test_interrupt", "test_kernels", "test_stack")
+SLOWEST = (
+    "test_distributed", "test_engines", "test_stack", "test_kernels", "test_interrupt",
+    "test_model", "test_fit_long", "test_train", "test_lab", "test_protocol", "test_laws",
+)  # fmt: skip
 """Files of tests that take longest: begun first, they do not keep one worker busy at the end."""
 
 

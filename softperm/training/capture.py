@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -59,6 +59,11 @@ class Captured:
     def release(self) -> None:
         """Gives the recording and its memory back; the step cannot be called any more."""
         self.graph, self.outputs = None, ()
+
+
+def on_device(device: torch.device) -> AbstractContextManager:
+    """Makes a GPU the current one, where kernels are launched and steps recorded."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 
 from softperm.collection import Collection
 from softperm.training.adam import StackedAdam
-from softperm.training.capture import Captured
+from softperm.training.capture import Captured, on_device
 from softperm.training.checkpoint import read_checkpoint, write_checkpoint
 from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResult, epoch_order
 from softperm.training.flat import rows_apart, side_by_side
@@ -71,12 +71,13 @@ def fit_stack(
     Returns:
         The training curve and best epoch of each model.
     """
-    stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, torch.device(device))
-    stack.plan_rates(learning_rates or [config.learning_rate] * len(models), halve_every)
-    if checkpoint is not None:
-        stack.restore(read_checkpoint(checkpoint, fingerprint))
-    due = time.monotonic() + SAVE_EVERY_SECONDS
-    with interruptible() as interrupted:
+    device = torch.device(device)
+    with on_device(device), interruptible() as interrupted:
+        stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, device)
+        stack.plan_rates(learning_rates or [config.learning_rate] * len(models), halve_every)
+        if checkpoint is not None:
+            stack.restore(read_checkpoint(checkpoint, fingerprint))
+        due = time.monotonic() + SAVE_EVERY_SECONDS
         while not stack.finished and not interrupted():
             stack.train_epoch()
             on_epoch(stack.epoch)
@@ -85,10 +86,10 @@ def fit_stack(
                 write_checkpoint(checkpoint, fingerprint, stack.state())
                 took = time.monotonic() - started
                 due = time.monotonic() + max(SAVE_EVERY_SECONDS, took / SAVING_SHARE)
-    if checkpoint is not None and not stack.finished:
-        write_checkpoint(checkpoint, fingerprint, stack.state())
-    stack.release()
-    return stack.results()
+        if checkpoint is not None and not stack.finished:
+            write_checkpoint(checkpoint, fingerprint, stack.state())
+        stack.release()
+        return stack.results()
 
 
 class _Stack:
@@ -322,7 +323,7 @@ def predict_stack(
     room = Room.for_batches(graphs, rows)
     was_training = models[0].training
     models[0].eval()
-    with torch.no_grad():
+    with torch.no_grad(), on_device(device):
         parts = [stacked_outputs(models[0], params, buffers, graphs, i, room)[0] for i in rows]
     models[0].train(was_training)
     outputs = torch.cat(parts, dim=1).float().cpu()
