@@ -115,7 +115,9 @@ class GINEncoder(nn.Module):
 
     .. math:: x_i' = \text{MLP}(x_i + \sum_{j \in N(i)} x_j)
 
-    Each MLP is linear, batch normalisation, ReLU, linear, ReLU, as in the GIN paper.
+    Each MLP is linear, batch normalisation, ReLU, linear, ReLU, as in the GIN paper. The first has
+    no bias: the normalisation would take it away, and Adam would follow the rounding of a gradient
+    that is zero.
 
     Args:
         features: size F of a vertex's features.
@@ -130,7 +132,7 @@ class GINEncoder(nn.Module):
         super().__init__()
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
-        self.inner = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
+        self.inner = nn.ModuleList(Linear(a, b, bias=False) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in range(layers))
         self.outer = nn.ModuleList(Linear(hidden, hidden) for _ in range(layers))
 
@@ -169,14 +171,23 @@ class VertexBatchNorm(nn.Module):
     def forward(self, x: Float[Tensor, "V H"], count: Int[Tensor, ""]) -> Float[Tensor, "V H"]:
         """Normalises all rows with the statistics of the first ``count``."""
         if not self.training:
-            mean, var = self.running_mean, self.running_var
-        else:
-            real = (torch.arange(len(x), device=x.device) < count).to(x.dtype)[:, None]  # (V, 1)
-            total = count.clamp(min=1).to(x.dtype)
-            mean = (x * real).sum(0) / total
-            var = ((x - mean).square() * real).sum(0) / total
-            unbiased = var.detach() * total / (total - 1).clamp(min=1)
-            weight = self.momentum * (count > 0)  # an empty batch teaches nothing
-            self.running_mean.mul_(1 - weight).add_(weight * mean.detach())
-            self.running_var.mul_(1 - weight).add_(weight * unbiased)
-        return (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+            return self._scaled(x - self.running_mean, self.running_var)
+        real = (torch.arange(len(x), device=x.device) < count).to(x.dtype)[:, None]  # (V, 1)
+        total = count.clamp(min=1).to(x.dtype)
+        mean = (x * real).sum(0) / total
+        centred = x - mean  # (V, H)
+        var = (centred.square() * real).sum(0) / total
+        self._learn(mean, var, count)
+        return self._scaled(centred, var)
+
+    def _scaled(self, centred: Float[Tensor, "V H"], var: Float[Tensor, " H"]) -> Tensor:
+        return torch.addcmul(self.bias, centred, torch.rsqrt(var + self.eps) * self.weight)
+
+    @torch.no_grad()
+    def _learn(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Takes the statistics of a batch into the running ones; an empty batch teaches nothing."""
+        total = count.to(var.dtype)
+        unbiased = var * total / (total - 1).clamp(min=1)
+        weight = self.momentum * (count > 0)
+        self.running_mean.mul_(1 - weight).add_(weight * mean)
+        self.running_var.mul_(1 - weight).add_(weight * unbiased)

@@ -21,9 +21,16 @@ SLOWEST = (
 """Files of tests that take longest: begun first, they do not keep one worker busy at the end."""
 
 
+TRAINING = {"commands", "estimators", "lab"}
+"""Folders of tests that train to see something else: the tests of the parts check their shapes."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+    for item in items:
+        if isinstance(item, pytest.Function) and TRAINING & set(item.path.parts):
+            item.fixturenames.insert(0, "shapes_unchecked")
 
 
 @pytest.fixture(scope="session")

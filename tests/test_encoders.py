@@ -57,7 +57,8 @@ def test_gin_equals_pyg(layers, mode):
         norm.weight.data.uniform_(0.5, 2)
     parts = zip(ours.inner, ours.norms, ours.outer, strict=True)
     for inner, norm, outer in parts:
-        twins = [nn.Linear(x.shape[1], HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Linear(HIDDEN, HIDDEN)]
+        first, last = nn.Linear(x.shape[1], HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN)
+        twins = [first, nn.BatchNorm1d(HIDDEN), last]
         mlp = nn.Sequential(twins[0], twins[1], nn.ReLU(), twins[2], nn.ReLU())
         theirs = GINConv(mlp, eps=0.0).double().train(mode == "train")  # initialises its network
         for twin, own in zip(twins, (inner, norm, outer), strict=True):

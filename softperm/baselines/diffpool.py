@@ -89,7 +89,7 @@ class DiffPool(nn.Module):
         super().__init__()
         first = max(1, math.ceil(largest / 4))
         self.clusters = (first, max(1, math.ceil(first / 4)))
-        self.memory_limit, self.width = memory_limit, 66 * hidden + 3 * embedding
+        self.memory_limit, self.width = memory_limit, 46 * hidden + 3 * embedding
         sizes = [features, embedding, embedding]
         self.embed = nn.ModuleList(SAGEBlock(size, hidden, embedding) for size in sizes)
         pairs = zip(sizes, self.clusters, strict=False)
@@ -130,7 +130,7 @@ class DiffPool(nn.Module):
         """Bytes that a training step takes, by the measured number of arrays of each shape."""
         vertices, graphs, k = batch.structure.shape[0], batch.ptr.numel() - 1, self.clusters[0]
         assigned, rows = vertices * k + graphs * k * k, vertices + graphs * k
-        return (6 * assigned + self.width * rows) * next(self.parameters()).element_size()
+        return (8 * assigned + self.width * rows) * next(self.parameters()).element_size()
 
     def _check(self, batch: GraphBatch) -> None:
         largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0

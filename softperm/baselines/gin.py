@@ -13,6 +13,7 @@ from softperm.baselines.aggregate import sum_neighbours, sum_readout
 from softperm.baselines.inputs import vertex_features
 from softperm.baselines.layers import Dropout, VertexMLP
 from softperm.collection import GraphBatch, prepare
+from softperm.linear import Linear
 
 
 class GIN(nn.Module):
@@ -55,7 +56,7 @@ class GIN(nn.Module):
         super().__init__()
         sizes = [features, widths[0], *widths]
         self.mlps = nn.ModuleList(VertexMLP([a, b, b]) for a, b in pairwise(sizes))
-        self.linears = nn.ModuleList(nn.Linear(size, outputs) for size in sizes[1:])
+        self.linears = nn.ModuleList(Linear(size, outputs) for size in sizes[1:])
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in sizes[1:])
         self.eps = nn.Parameter(torch.zeros(len(widths)))
         self.register_buffer("learns_eps", torch.tensor(float(train_eps)))

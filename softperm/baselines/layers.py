@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.encoders import VertexBatchNorm
+from softperm.linear import Linear
 
 
 class Dropout(nn.Module):
@@ -65,7 +66,7 @@ class VertexMLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int], plain_last: bool = False) -> None:
         super().__init__()
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.linears = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
         normalised = sizes[1:-1] if plain_last else sizes[1:]
         self.norms = nn.ModuleList(VertexBatchNorm(size) for size in normalised)
 

@@ -123,17 +123,14 @@ class _SharedBatchNorm(VertexBatchNorm):
         if not self.training:
             return super().forward(x, count)
         real = (torch.arange(len(x), device=x.device) < count).to(x.dtype)[:, None]  # (V, 1)
-        sums = torch.cat([(x * real).sum(0), count[None].to(x.dtype)])  # (H + 1,)
-        sums = _Sum.apply(sums)
+        sums = _Sum.apply(torch.cat([(x * real).sum(0), count[None].to(x.dtype)]))  # (H + 1,)
         everywhere = sums[-1].detach()
         total = everywhere.clamp(min=1)
         mean = sums[:-1] / total
-        var = _Sum.apply(((x - mean).square() * real).sum(0)) / total
-        unbiased = var.detach() * total / (total - 1).clamp(min=1)
-        weight = self.momentum * (everywhere > 0)
-        self.running_mean.mul_(1 - weight).add_(weight * mean.detach())
-        self.running_var.mul_(1 - weight).add_(weight * unbiased)
-        return (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+        centred = x - mean  # (V, H)
+        var = _Sum.apply((centred.square() * real).sum(0)) / total
+        self._learn(mean, var, everywhere)
+        return self._scaled(centred, var)
 
 
 class _Sum(torch.autograd.Function):

@@ -82,8 +82,6 @@ class Run:
         self.feed = Feed(train, task, fabric.device)
         self.recorded: RecordedTraining | None = None
         self.recorded_outputs: RecordedOutputs | None = None
-        if self._recordable():
-            self._record()
         self.curve: list[Epoch] = []
         self.step = 0  # mini-batches done of the current epoch
         self.total = 0.0  # sum over them of loss × graphs
@@ -102,6 +100,7 @@ class Run:
         )
 
     def _record(self) -> None:
+        """Records a step of training, and one of validation if its graphs lie on the device."""
         source, graphs, size = self.feed.source, self.feed.graphs, self.config.batch_size
         batches = epoch_order(self.train.index, self.config.seed, 1).split(size)
         y = self.feed.targets(torch.arange(len(self.feed.y)))
@@ -130,6 +129,8 @@ class Run:
             watch: says when to stop and when to save.
             save: writes a checkpoint.
         """
+        if self.recorded is None and self._recordable():
+            self._record()
         self.started = time.perf_counter()
         order = epoch_order(self.train.index, self.config.seed, len(self.curve) + 1)
         parts = order.split(self.config.batch_size)

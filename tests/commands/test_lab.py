@@ -11,8 +11,6 @@ from samples import rings_and_cliques, run_command, write_json_lines
 from softperm.commands.evaluate import _posed
 from softperm.lab.recipes import read_recipe
 
-pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
-
 RECIPE = """
 title = "Small"
 datasets = []

@@ -22,8 +22,6 @@ GRID = {
 BASE = {**TRAINING, "epochs": 8, "patience": 2}
 GIN = Contender("gin", tuple({**BASE, **point} for point in points(GRID)))
 
-pytestmark = pytest.mark.usefixtures("shapes_unchecked")
-
 
 @pytest.fixture(scope="module")
 def together():

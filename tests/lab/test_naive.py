@@ -8,8 +8,6 @@ from softperm.lab.studies import runtime
 from softperm.lab.studies.naive import PaddedPiGNN, pad
 from softperm.model import ModelConfig, build
 
-pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
-
 SIZES = [3, 7, 9, 1, 5]
 
 

@@ -18,8 +18,6 @@ from softperm.lab.protocol import Contender, Failed, choose, evaluate, final_job
 from softperm.lab.records import find_records
 from softperm.lab.tables import cells_of
 
-pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
-
 PROBLEM = problem()
 
 
