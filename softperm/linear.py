@@ -48,7 +48,7 @@ class Linear(nn.Linear):
 
 
 class _Linear(torch.autograd.Function):
-    """One model."""
+    """One model: x (V, I), weight (O, I), bias (O,)."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -64,8 +64,8 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs = ctx.needs_input_grad
         d_x = grad @ weight if needs[0] else None
-        d_weight = weight_gradient(grad[None], x[None])[0] if needs[1] else None
-        return d_x, d_weight, grad.sum(0) if needs[2] else None
+        d_weight = weight_gradient(grad, x) if needs[1] else None
+        return d_x, d_weight, grad.sum(-2) if needs[2] else None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple:
@@ -80,7 +80,7 @@ class _Linear(torch.autograd.Function):
         return _StackedLinear.apply(*arguments), 0
 
 
-class _StackedLinear(torch.autograd.Function):
+class _StackedLinear(_Linear):
     """M models side by side: x (M, V, I), weight (M, O, I), bias (M, O)."""
 
     @staticmethod
@@ -89,27 +89,14 @@ class _StackedLinear(torch.autograd.Function):
             return torch.bmm(x, weight.mT)
         return torch.baddbmm(bias[:, None], x, weight.mT)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        x, weight, _ = inputs
-        ctx.save_for_backward(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        d_x = torch.bmm(grad, weight) if needs[0] else None
-        d_weight = weight_gradient(grad, x) if needs[1] else None
-        return d_x, d_weight, grad.sum(1) if needs[2] else None
-
 
 def weight_gradient(
-    grad: Float[Tensor, "M V O"], x: Float[Tensor, "M V I"]
-) -> Float[Tensor, "M O I"]:
+    grad: Float[Tensor, "*M V O"], x: Float[Tensor, "*M V I"]
+) -> Float[Tensor, "*M O I"]:
     """Σ over the rows of each model of their outer products, gradᵀ x."""
-    rows = x.shape[1]
-    if not x.is_cuda or rows < 4 * SHARE or rows % SHARE:
-        return torch.bmm(grad.mT, x)
+    rows = x.shape[-2]
+    if x.ndim == 2 or not x.is_cuda or rows < 4 * SHARE or rows % SHARE:
+        return grad.mT @ x
     shares = [t.unflatten(1, (-1, SHARE)).flatten(0, 1) for t in (grad, x)]  # (M · S, SHARE, …)
     parts = torch.bmm(shares[0].mT, shares[1])  # (M · S, O, I)
     return parts.unflatten(0, (len(x), -1)).sum(1)

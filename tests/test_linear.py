@@ -20,19 +20,24 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
 
 
+def assert_same(found, wanted, tensors):
+    """The same values, and the same gradients of them with respect to the tensors."""
+    torch.testing.assert_close(found, wanted)
+    pull = torch.randn_like(found)
+    for a, b in zip(
+        torch.autograd.grad((found * pull).sum(), tensors),
+        torch.autograd.grad((wanted * pull).sum(), tensors),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.usefixtures("shared")
 def test_one_model_gets_torchs_values_and_gradients(bias):
     tensors = [drawn(7, 3), drawn(5, 3, seed=1), *([drawn(5, seed=2)] if bias else [])]
-    weights = torch.randn(7, 5, dtype=torch.float64)
     found, wanted = linear(*tensors), torch_linear(*tensors)
-    torch.testing.assert_close(found, wanted)
-    for a, b in zip(
-        torch.autograd.grad((found * weights).sum(), tensors),
-        torch.autograd.grad((wanted * weights).sum(), tensors),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b)
+    assert_same(found, wanted, tensors)
 
 
 @pytest.mark.usefixtures("shared")
@@ -51,14 +56,7 @@ def test_many_models_get_what_each_gets_alone(in_dims):
     tensors = (x, weight, bias)
     found = torch.vmap(linear, in_dims)(*tensors)
     wanted = torch.vmap(torch_linear, in_dims)(*tensors)
-    torch.testing.assert_close(found, wanted)
-    pull = torch.randn_like(found)
-    for a, b in zip(
-        torch.autograd.grad((found * pull).sum(), tensors),
-        torch.autograd.grad((wanted * pull).sum(), tensors),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b)
+    assert_same(found, wanted, tensors)
 
 
 @pytest.mark.usefixtures("shared")
