@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.linear import Linear, linear
+from softperm.linear import VertexLinear, vertex_linear
 from softperm.ragged import propagate
 
 
@@ -66,7 +66,7 @@ class LinearEncoder(nn.Module):
     def __init__(self, features: int, hidden: int, scale: nn.Module | None = None) -> None:
         super().__init__()
         self.scale = scale or nn.Identity()
-        self.linear = Linear(features, hidden)
+        self.linear = VertexLinear(features, hidden)
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
@@ -93,7 +93,7 @@ class GCNEncoder(nn.Module):
         super().__init__()
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
-        self.linears = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
+        self.linears = nn.ModuleList(VertexLinear(a, b) for a, b in pairwise(sizes))
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
@@ -103,8 +103,8 @@ class GCNEncoder(nn.Module):
         degree = propagate(torch.ones_like(x[:, :1]), edge_index, canonical=True)  # (V, 1)
         norm = torch.rsqrt(degree + 1)
         for layer in self.linears:
-            assert isinstance(layer, Linear)
-            message = norm * linear(x, layer.weight)  # (V, H)
+            assert isinstance(layer, VertexLinear)
+            message = norm * vertex_linear(x, layer.weight)  # (V, H)
             total = propagate(message, edge_index, canonical=True) + message
             x = torch.relu(norm * total + layer.bias)
         return x
@@ -132,9 +132,9 @@ class GINEncoder(nn.Module):
         super().__init__()
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
-        self.inner = nn.ModuleList(Linear(a, b, bias=False) for a, b in pairwise(sizes))
+        self.inner = nn.ModuleList(VertexLinear(a, b, bias=False) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in range(layers))
-        self.outer = nn.ModuleList(Linear(hidden, hidden) for _ in range(layers))
+        self.outer = nn.ModuleList(VertexLinear(hidden, hidden) for _ in range(layers))
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]

@@ -47,6 +47,29 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
+def vertex_linear(
+    x: Float[Tensor, "V I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
+) -> Float[Tensor, "V O"]:
+    """:func:`linear` for what soft permutations are made from.
+
+    On a CPU a float32 product rounds a row by its place and by the number of rows. Where all
+    vertices of a graph are alike, LayerNorm behind the alignment turns that into 1e-5 and more, so
+    that outputs would depend on the order of vertices and graphs. There it is formed in float64.
+    """
+    if x.is_cuda or x.dtype != torch.float32:
+        return linear(x, weight, bias)
+    wide = None if bias is None else bias.double()
+    return nn.functional.linear(x.double(), weight.double(), wide).to(x.dtype)
+
+
+class VertexLinear(Linear):
+    """:class:`Linear` by :func:`vertex_linear`."""
+
+    def forward(self, input: Float[Tensor, "V I"]) -> Float[Tensor, "V O"]:
+        """X Wᵀ + b."""
+        return vertex_linear(input, self.weight, self.bias)
+
+
 class _Linear(torch.autograd.Function):
     """One model: x (V, I), weight (O, I), bias (O,)."""
 

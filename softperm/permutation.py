@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from softperm.collection import GraphBatch
-from softperm.linear import linear
+from softperm.linear import vertex_linear
 from softperm.transport import sinkhorn, softmax
 
 Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
@@ -21,7 +21,7 @@ def relu_inner_product(
     q: Float[Tensor, "V H"], latent: Float[Tensor, "P H"]
 ) -> Float[Tensor, "V P"]:
     r"""The paper's comparison: :math:`S = \text{ReLU}(\tilde Q W^\top)`."""
-    return torch.relu(linear(q, latent))
+    return torch.relu(vertex_linear(q, latent))
 
 
 def structure(batch: GraphBatch) -> Float[Tensor, "V S"]:

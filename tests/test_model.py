@@ -35,7 +35,13 @@ def close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> None:
 def all_kinds() -> list[nx.Graph]:
     """Also graphs whose vertices are much alike: almost uniform plans, which rounding shows in."""
     regular = nx.random_regular_graph(3, 14, seed=0)
-    alike = [nx.star_graph(17), nx.cycle_graph(9), regular, nx.path_graph(25)]
+    alike = [
+        nx.star_graph(17),
+        nx.cycle_graph(9),
+        regular,
+        nx.path_graph(25),
+        nx.complete_graph(16),
+    ]
     return [*graphs(), *(dressed(g, seed) for seed, g in enumerate(alike))]
 
 
