@@ -6,7 +6,7 @@ from torch.func import functional_call, stack_module_state
 from torch.nn.functional import linear as torch_linear
 
 from softperm import linear as module
-from softperm.linear import SHARE, Linear, linear, weight_gradient
+from softperm.linear import SHARE, Linear, linear, vertex_linear, weight_gradient
 
 
 @pytest.fixture
@@ -85,3 +85,14 @@ def test_mixed_precision_multiplies_with_16_bits():
     out.float().sum().backward()
     assert layer.weight.grad is not None
     assert layer.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("features", [1, 3, 5, 7, 11])
+def test_a_vertex_rounds_alike_in_every_place_and_company(features):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(8, features, generator=generator)
+    bias = torch.randn(8, generator=generator)
+    row = torch.randn(1, features, generator=generator)
+    for count in (5, 9, 17, 31, 65):
+        found = vertex_linear(row.expand(count, features).contiguous(), weight, bias)
+        assert torch.equal(found, vertex_linear(row, weight, bias).expand(count, 8))
