@@ -32,7 +32,7 @@ class Room:
         there = index >= 0
         safe = index.clamp(min=0).to(graphs.ptr.device)
         sizes = [
-            torch.where(there.to(ptr.device), ptr.diff()[safe], 0).sum(-1).max()
+            torch.where(there.to(ptr.device), ptr[safe + 1] - ptr[safe], 0).sum(-1).max()
             for ptr in (graphs.ptr, graphs.edge_ptr)
         ]
         return cls.of(int(sizes[0]), int(sizes[1]))
