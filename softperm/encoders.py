@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.linear import VertexLinear, vertex_linear
+from softperm.normalisation import VertexBatchNorm
 from softperm.ragged import propagate
 
 
@@ -133,7 +134,7 @@ class GINEncoder(nn.Module):
         self.scale = scale or nn.Identity()
         sizes = [features, *[hidden] * layers]
         self.inner = nn.ModuleList(VertexLinear(a, b, bias=False) for a, b in pairwise(sizes))
-        self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in range(layers))
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in range(layers))
         self.outer = nn.ModuleList(VertexLinear(hidden, hidden) for _ in range(layers))
 
     def forward(
@@ -143,51 +144,6 @@ class GINEncoder(nn.Module):
         x = self.scale(x)
         for inner, norm, outer in zip(self.inner, self.norms, self.outer, strict=True):
             total = x + propagate(x, edge_index, canonical=True)
-            hidden = torch.relu(norm(inner(total), ptr[-1]))  # (V, H)
+            hidden = norm(inner(total), ptr[-1])  # (V, H)
             x = torch.relu(outer(hidden))
         return x
-
-
-class VertexBatchNorm(nn.Module):
-    """Batch normalisation over the real vertices of a batch only.
-
-    Args:
-        features: size of each vertex's vector.
-        momentum: weight of the newest batch in the running statistics.
-        eps: added to the variance.
-    """
-
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(self, features: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.momentum, self.eps = momentum, eps
-        self.weight = nn.Parameter(torch.ones(features))
-        self.bias = nn.Parameter(torch.zeros(features))
-        self.register_buffer("running_mean", torch.zeros(features))
-        self.register_buffer("running_var", torch.ones(features))
-
-    def forward(self, x: Float[Tensor, "V H"], count: Int[Tensor, ""]) -> Float[Tensor, "V H"]:
-        """Normalises all rows with the statistics of the first ``count``."""
-        if not self.training:
-            return self._scaled(x - self.running_mean, self.running_var)
-        real = (torch.arange(len(x), device=x.device) < count).to(x.dtype)[:, None]  # (V, 1)
-        total = count.clamp(min=1).to(x.dtype)
-        mean = (x * real).sum(0) / total
-        centred = x - mean  # (V, H)
-        var = (centred.square() * real).sum(0) / total
-        self._learn(mean, var, count)
-        return self._scaled(centred, var)
-
-    def _scaled(self, centred: Float[Tensor, "V H"], var: Float[Tensor, " H"]) -> Tensor:
-        return torch.addcmul(self.bias, centred, torch.rsqrt(var + self.eps) * self.weight)
-
-    @torch.no_grad()
-    def _learn(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Takes the statistics of a batch into the running ones; an empty batch teaches nothing."""
-        total = count.to(var.dtype)
-        unbiased = var * total / (total - 1).clamp(min=1)
-        weight = self.momentum * (count > 0)
-        self.running_mean.mul_(1 - weight).add_(weight * mean)
-        self.running_var.mul_(1 - weight).add_(weight * unbiased)

@@ -12,4 +12,10 @@ import torch
 APART = os.environ.get("SOFTPERM_KERNEL_TESTS") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 law = pytest.mark.skipif(not APART, reason="runs in a process of its own")
-FILES = ["transport/test_gpu.py", "ragged/test_gpu.py", "training/test_gpu_adam.py"]
+FILES = [
+    "transport/test_gpu.py",
+    "ragged/test_gpu.py",
+    "ragged/test_gpu_maximum.py",
+    "test_gpu_normalisation.py",
+    "training/test_gpu_adam.py",
+]

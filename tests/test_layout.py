@@ -14,9 +14,9 @@ import softperm
 PACKAGE = Path(softperm.__file__).parent
 ORDER = [
     "threads", "canonical", "attributes", "molecules", "graphs", "features", "collection",
-    "vocabulary", "files", "ragged", "linear", "encoders", "transport", "permutation", "alignment",
-    "embeddings", "heads", "folder", "model", "training", "estimators", "plots", "distance",
-    "datasets", "baselines", "lab", "commands", "cli", "__main__",
+    "vocabulary", "files", "ragged", "linear", "normalisation", "encoders", "transport",
+    "permutation", "alignment", "embeddings", "heads", "folder", "model", "training", "estimators",
+    "plots", "distance", "datasets", "baselines", "lab", "commands", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 

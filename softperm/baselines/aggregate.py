@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.ragged import pool, propagate
+from softperm.ragged import graph_maximum, neighbour_maximum, pool, propagate
 
 Neighbours = Callable[[Float[Tensor, "V F"], Int[Tensor, "2 E"]], Float[Tensor, "V F"]]
 """What a vertex learns from its neighbours; edges are canonical."""
@@ -35,7 +35,7 @@ def mean_neighbours(
 
 def max_neighbours(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V F"]:
     """The largest value of each feature over each vertex's neighbours; 0 without any."""
-    return _scatter_max(x[edge_index[1]], edge_index[0], len(x))
+    return neighbour_maximum(x, edge_index)
 
 
 def degree(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V 1"]:
@@ -55,18 +55,4 @@ def mean_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tens
 
 def max_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
     """The largest value of each feature over each graph's vertices."""
-    return _scatter_max(x, owners(ptr, len(x)), ptr.numel())[:-1]
-
-
-def owners(ptr: Int[Tensor, " B1"], vertices: int) -> Int[Tensor, " V"]:
-    """The graph of each vertex; B for a vertex outside every graph."""
-    ends = ptr.new_zeros(vertices + 1).scatter_add(0, ptr[1:], torch.ones_like(ptr[1:]))
-    return ends.cumsum(0)[:vertices]
-
-
-def _scatter_max(
-    values: Float[Tensor, "K F"], place: Int[Tensor, " K"], places: int
-) -> Float[Tensor, "places F"]:
-    index = place[:, None].expand(-1, values.shape[1])
-    zeros = values.new_zeros(places, values.shape[1])
-    return zeros.scatter_reduce(0, index, values, "amax", include_self=False)
+    return graph_maximum(x, ptr)

@@ -9,10 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch_geometric.nn.aggr import SortAggregation
 
-from softperm.baselines.aggregate import degree, owners, sum_neighbours
+from softperm.baselines.aggregate import degree, sum_neighbours
 from softperm.baselines.inputs import vertex_features
 from softperm.baselines.layers import Dropout
 from softperm.collection import GraphBatch, prepare
+from softperm.ragged import owners
 
 
 class DGCNN(nn.Module):

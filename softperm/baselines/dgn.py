@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
-from softperm.baselines.aggregate import degree, owners
+from softperm.baselines.aggregate import degree
 from softperm.baselines.inputs import edge_features
 from softperm.baselines.molecular import Molecular, narrowing_head
 from softperm.baselines.shape import MEMORY_LIMIT, check_memory
 from softperm.collection import GraphBatch, prepare
+from softperm.ragged import owners
 
 
 class DGNRound(nn.Module):

@@ -19,7 +19,7 @@ from softperm.baselines.aggregate import max_readout, mean_neighbours
 from softperm.baselines.inputs import vertex_features
 from softperm.baselines.shape import MEMORY_LIMIT, check_memory
 from softperm.collection import GraphBatch, prepare
-from softperm.encoders import VertexBatchNorm
+from softperm.normalisation import VertexBatchNorm
 from softperm.ragged import pool
 
 Mean = Callable[[Float[Tensor, "K F"]], Float[Tensor, "K F"]]
@@ -41,7 +41,7 @@ class SAGEBlock(nn.Module):
         sizes = list(pairwise([features, *[hidden] * rounds]))
         self.own = nn.ModuleList(nn.Linear(a, b) for a, b in sizes)
         self.others = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in sizes)
-        self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in sizes)
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in sizes)
         self.last = nn.Linear(rounds * hidden, size)
 
     def forward(
@@ -50,7 +50,7 @@ class SAGEBlock(nn.Module):
         """New vectors of all vertices, given the mean over neighbours."""
         found = []
         for own, others, norm in zip(self.own, self.others, self.norms, strict=True):
-            x = torch.relu(norm(own(x) + others(mean(x)), count))
+            x = norm(own(x) + others(mean(x)), count)
             found.append(x)
         return self.last(torch.cat(found, dim=1))
 

@@ -11,7 +11,7 @@ from softperm.baselines.edge_conditioned import edge_conditioned_sum
 from softperm.baselines.inputs import edge_features, vertex_features
 from softperm.baselines.layers import Dropout
 from softperm.collection import GraphBatch, prepare
-from softperm.encoders import VertexBatchNorm
+from softperm.normalisation import VertexBatchNorm
 
 
 class ECCLayer(nn.Module):
@@ -83,7 +83,7 @@ class ECC(nn.Module):
         super().__init__()
         sizes = [features, *[hidden] * (layers - 1)]
         self.layers = nn.ModuleList(ECCLayer(size, edge_features, hidden) for size in sizes)
-        self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in sizes)
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in sizes)
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in sizes)
         self.hidden = nn.Linear(hidden, hidden)
         self.dropout = Dropout(0.1)
@@ -95,6 +95,6 @@ class ECC(nn.Module):
         dtype, count = self.output.weight.dtype, batch.ptr[-1]
         x, e = vertex_features(batch).to(dtype), edge_features(batch).to(dtype)
         for layer, norm, dropout in zip(self.layers, self.norms, self.dropouts, strict=True):
-            x = dropout(torch.relu(norm(layer(x, batch.edge_index, e), count)), count)  # (V, H)
+            x = dropout(norm(layer(x, batch.edge_index, e), count), count)  # (V, H)
         graph = torch.relu(self.hidden(mean_readout(x, batch.ptr)))  # (B, H)
         return self.output(self.dropout(graph, count))

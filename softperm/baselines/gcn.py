@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from softperm.baselines.aggregate import degree, sum_neighbours
 from softperm.baselines.layered import Layered
+from softperm.linear import Linear
 
 
 class GCNLayer(nn.Module):
@@ -24,7 +25,7 @@ class GCNLayer(nn.Module):
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(features, hidden, bias=False)
+        self.linear = Linear(features, hidden, bias=False)
         self.bias = nn.Parameter(torch.zeros(hidden))
 
     def forward(

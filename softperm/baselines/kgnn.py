@@ -17,7 +17,7 @@ from softperm.baselines.subsets import (
     subsets,
 )
 from softperm.collection import GraphBatch, prepare
-from softperm.encoders import VertexBatchNorm
+from softperm.normalisation import VertexBatchNorm
 
 
 class SetRounds(nn.Module):
@@ -39,7 +39,7 @@ class SetRounds(nn.Module):
         sizes = [features, *[hidden] * (rounds - 1)]
         self.own = nn.ModuleList(nn.Linear(size, hidden, bias=False) for size in sizes)
         self.others = nn.ModuleList(nn.Linear(size, hidden, bias=False) for size in sizes)
-        self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in sizes)
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in sizes)
 
     def forward(
         self, x: Float[Tensor, "K F"], neighbours: Int[Tensor, "2 M"]
@@ -48,7 +48,7 @@ class SetRounds(nn.Module):
         (row, col), count = neighbours, torch.tensor(len(x), device=x.device)
         for own, others, norm in zip(self.own, self.others, self.norms, strict=True):
             sent = others(x)  # (K, H)
-            x = torch.relu(norm(own(x).index_add(0, row, sent[col]), count))
+            x = norm(own(x).index_add(0, row, sent[col]), count)
         return x
 
 

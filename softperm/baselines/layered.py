@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from softperm.baselines.aggregate import max_readout
 from softperm.baselines.inputs import vertex_features
 from softperm.collection import GraphBatch, prepare
+from softperm.linear import Linear
 
 
 class Layered(nn.Module):
@@ -28,8 +29,8 @@ class Layered(nn.Module):
     def __init__(self, layers: Sequence[nn.Module], hidden: int, outputs: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.hidden = nn.Linear(len(layers) * hidden, hidden)
-        self.output = nn.Linear(hidden, outputs)
+        self.hidden = Linear(len(layers) * hidden, hidden)
+        self.output = Linear(hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""

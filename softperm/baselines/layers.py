@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.encoders import VertexBatchNorm
 from softperm.linear import Linear
+from softperm.normalisation import VertexBatchNorm
 
 
 class Dropout(nn.Module):
@@ -68,12 +68,12 @@ class VertexMLP(nn.Module):
         super().__init__()
         self.linears = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
         normalised = sizes[1:-1] if plain_last else sizes[1:]
-        self.norms = nn.ModuleList(VertexBatchNorm(size) for size in normalised)
+        self.norms = nn.ModuleList(VertexBatchNorm(size, relu=True) for size in normalised)
 
     def forward(self, x: Float[Tensor, "V F"], count: Int[Tensor, ""]) -> Float[Tensor, "V H"]:
         """The vectors of all rows, normalised with the statistics of the first ``count``."""
         for k, linear in enumerate(self.linears):
             x = linear(x)
             if k < len(self.norms):
-                x = torch.relu(self.norms[k](x, count))
+                x = self.norms[k](x, count)
         return x

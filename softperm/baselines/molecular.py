@@ -12,7 +12,7 @@ from softperm.baselines.aggregate import Readout, mean_readout
 from softperm.baselines.inputs import vertex_features
 from softperm.baselines.layers import Dropout
 from softperm.collection import GraphBatch, prepare
-from softperm.encoders import VertexBatchNorm
+from softperm.normalisation import VertexBatchNorm
 
 
 class Molecular(nn.Module):

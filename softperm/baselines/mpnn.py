@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch_geometric.nn import NNConv
 from torch_geometric.nn.aggr import Set2Set
 
-from softperm.baselines.aggregate import owners
 from softperm.baselines.inputs import edge_features, vertex_features
 from softperm.baselines.pairs import all_pairs, euclidean_distance, pair_features
 from softperm.baselines.shape import MEMORY_LIMIT, check_memory
 from softperm.collection import GraphBatch, prepare
+from softperm.ragged import owners
 
 
 class MPNN(nn.Module):

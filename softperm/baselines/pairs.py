@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.baselines.aggregate import owners
 from softperm.baselines.inputs import edge_features
 from softperm.baselines.shape import check_memory
 from softperm.collection import GraphBatch
+from softperm.ragged import owners
 
 
 @dataclass(frozen=True)

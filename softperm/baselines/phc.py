@@ -10,7 +10,7 @@ from torch_geometric.nn.aggr import SoftmaxAggregation
 from softperm.baselines.aggregate import sum_readout
 from softperm.baselines.inputs import edge_features
 from softperm.collection import GraphBatch
-from softperm.encoders import VertexBatchNorm
+from softperm.normalisation import VertexBatchNorm
 
 
 class PHMLinear(nn.Module):
@@ -66,7 +66,7 @@ class PHCRound(nn.Module):
         self.edge = nn.Linear(edge_size, hidden, bias=False)
         self.softmax = SoftmaxAggregation(learn=True)
         self.inner = PHMLinear(n, hidden, hidden)
-        self.norm = VertexBatchNorm(hidden)
+        self.norm = VertexBatchNorm(hidden, relu=True)
         self.outer = PHMLinear(n, hidden, hidden)
 
     def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
@@ -74,7 +74,7 @@ class PHCRound(nn.Module):
         row, col = batch.edge_index
         sent = x[col] + self.edge(edge_features(batch).to(x.dtype))  # (E, H)
         total = x + self.softmax(sent, row, dim_size=len(x))
-        return self.outer(torch.relu(self.norm(self.inner(total), batch.ptr[-1])))
+        return self.outer(self.norm(self.inner(total), batch.ptr[-1]))
 
 
 class AttentionReadout(nn.Module):

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from softperm.baselines.aggregate import owners
 from softperm.baselines.inputs import edge_features, vertex_features
 from softperm.baselines.shape import MEMORY_LIMIT, check_memory
 from softperm.collection import GraphBatch, prepare
+from softperm.ragged import owners
 
 
 class PPGNBlock(nn.Module):

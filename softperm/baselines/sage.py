@@ -15,6 +15,7 @@ from softperm.baselines.aggregate import (
     sum_neighbours,
 )
 from softperm.baselines.layered import Layered
+from softperm.linear import Linear
 
 
 class SAGELayer(nn.Module):
@@ -29,8 +30,8 @@ class SAGELayer(nn.Module):
     def __init__(self, features: int, hidden: int, aggregate: Neighbours = mean_neighbours) -> None:
         super().__init__()
         self.aggregate = aggregate
-        self.neighbours = nn.Linear(features, hidden)
-        self.own = nn.Linear(features, hidden, bias=False)
+        self.neighbours = Linear(features, hidden)
+        self.own = Linear(features, hidden, bias=False)
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]
@@ -56,7 +57,7 @@ class SAGEPoolLayer(SAGELayer):
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__(features, hidden, max_neighbours)
-        self.project = nn.Linear(features, features)
+        self.project = Linear(features, features)
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]

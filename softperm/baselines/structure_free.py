@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from softperm.baselines.aggregate import sum_readout
 from softperm.baselines.inputs import vertex_features
 from softperm.collection import GraphBatch, prepare
+from softperm.linear import Linear
 
 
 class MolecularFingerprint(nn.Module):
@@ -26,8 +27,8 @@ class MolecularFingerprint(nn.Module):
 
     def __init__(self, features: int, hidden: int, outputs: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(features, hidden)
-        self.output = nn.Linear(hidden, outputs)
+        self.hidden = Linear(features, hidden)
+        self.output = Linear(hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
@@ -49,9 +50,9 @@ class DeepMultisets(nn.Module):
 
     def __init__(self, features: int, hidden: int, outputs: int) -> None:
         super().__init__()
-        self.vertex = nn.Linear(features, hidden)
-        self.hidden = nn.Linear(hidden, hidden)
-        self.output = nn.Linear(hidden, outputs)
+        self.vertex = Linear(features, hidden)
+        self.hidden = Linear(hidden, hidden)
+        self.output = Linear(hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.baselines.aggregate import owners
 from softperm.collection import GraphBatch
+from softperm.ragged import owners
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Three operators, closed under differentiation, each one call for all graphs of all models:
 :func:`propagate` multiplies by the sparse adjacency, :func:`pool` multiplies two ragged matrices
-into one small matrix per graph, :func:`spread` is the adjoint of the latter.
+into one small matrix per graph, :func:`spread` is the adjoint of the latter. Beside them the
+largest values over neighbours and over graphs: :func:`neighbour_maximum` and :func:`graph_maximum`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softperm.ragged.maximum import graph_maximum, neighbour_maximum, owners
 from softperm.ragged.operators import pool_op, propagate_op, spread_op
 
-__all__ = ["pool", "propagate", "spread"]
+__all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]
 
 
 def propagate(

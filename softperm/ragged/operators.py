@@ -122,7 +122,7 @@ spread_op.register_autograd(_spread_backward, setup_context=_save_inputs)
 propagate_op.register_autograd(_propagate_backward, setup_context=_save_edges)
 
 
-def _to_front(info, in_dims, *tensors):
+def to_front(info, in_dims, *tensors):
     """Each tensor with the mapped axis first, expanded where it was not mapped."""
     return (
         t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
@@ -130,7 +130,7 @@ def _to_front(info, in_dims, *tensors):
     )
 
 
-def _shift(index: Tensor, step: int) -> Tensor:
+def shift(index: Tensor, step: int) -> Tensor:
     """Adds m · step to slice m: vertices of stacked models are numbered one after the other."""
     begin = torch.arange(len(index), device=index.device) * step
     return index + begin.view(-1, *[1] * (index.ndim - 1))
@@ -138,24 +138,24 @@ def _shift(index: Tensor, step: int) -> Tensor:
 
 @pool_op.register_vmap
 def _(info, in_dims, left, right, ptr):
-    left, right, ptr = _to_front(info, in_dims, left, right, ptr)
-    ptr = _shift(ptr, left.shape[1])
+    left, right, ptr = to_front(info, in_dims, left, right, ptr)
+    ptr = shift(ptr, left.shape[1])
     out = pool_op(left.flatten(0, 1), right.flatten(0, 1), ptr.flatten(0, 1))
     return out.unflatten(0, ptr.shape[:2]), 0
 
 
 @spread_op.register_vmap
 def _(info, in_dims, small, right, ptr):
-    small, right, ptr = _to_front(info, in_dims, small, right, ptr)
+    small, right, ptr = to_front(info, in_dims, small, right, ptr)
     size = right.shape[:2]
-    ptr = _shift(ptr, size[1])
+    ptr = shift(ptr, size[1])
     out = spread_op(small.flatten(0, 1), right.flatten(0, 1), ptr.flatten(0, 1))
     return out.unflatten(0, size), 0
 
 
 @propagate_op.register_vmap
 def _(info, in_dims, x, edge_index, edge_weight, symmetric):
-    x, edge_index, edge_weight = _to_front(info, in_dims[:3], x, edge_index, edge_weight)
-    edge_index = _shift(edge_index, x.shape[1]).movedim(1, 0).flatten(1)  # (2, M · E)
+    x, edge_index, edge_weight = to_front(info, in_dims[:3], x, edge_index, edge_weight)
+    edge_index = shift(edge_index, x.shape[1]).movedim(1, 0).flatten(1)  # (2, M · E)
     out = propagate_op(x.flatten(0, 1), edge_index, edge_weight.flatten(), symmetric)
     return out.unflatten(0, x.shape[:2]), 0

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.encoders import VertexBatchNorm
+from softperm.normalisation import VertexBatchNorm
 from softperm.training.devices import Fabric
 
 
@@ -114,7 +114,7 @@ class _SharedBatchNorm(VertexBatchNorm):
     """
 
     def __init__(self, alone: VertexBatchNorm) -> None:
-        super().__init__(len(alone.weight), alone.momentum, alone.eps)
+        super().__init__(len(alone.weight), alone.momentum, alone.eps, relu=alone.relu)
         self.weight, self.bias = alone.weight, alone.bias
         self.running_mean, self.running_var = alone.running_mean, alone.running_var
 

@@ -7,7 +7,7 @@ from samples import collect
 from baselines.cases import network, outputs
 from softperm.baselines import SYSTEMS
 from softperm.baselines.wl import wl_kernel
-from softperm.encoders import VertexBatchNorm
+from softperm.normalisation import VertexBatchNorm
 
 ONE_WL = ["gin", "graphsage", "gcn", "dgcnn", "diffpool", "ecc", "gcn-edges", "gin-edges", "pna"]
 ONE_WL += ["phc-gnn", "mpnn", "structure-free"]

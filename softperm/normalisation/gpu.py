@@ -1,0 +1,202 @@
+"""Batch normalisation of many models on the GPU, in Triton: three passes forward, five backward.
+
+Each model's rows are summed in shares, which every program that needs the sums adds up in the same
+order: no atomics, the same bits on every run.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS = 32  # that one step of a program reads
+SHARE = 128  # rows that a program sums over, until there are MOST programs for a model
+MOST = 32
+
+
+@triton.jit
+def _moments_kernel(
+    x, count, rows, mean, power, V, H, shares, ROWS: tl.constexpr, BH: tl.constexpr
+):  # fmt: skip
+    """Program (m · shares + s, h): mean and squared deviations of the s-th share of real rows."""
+    m, s = tl.program_id(0) // shares, tl.program_id(0) % shares
+    h = tl.program_id(1) * BH + tl.arange(0, BH)
+    last = tl.minimum(tl.load(count + m), V).to(tl.int32)
+    base = x + m.to(tl.int64) * V * H
+    kind = mean.dtype.element_ty
+    seen = tl.zeros((1,), dtype=kind)
+    average = tl.zeros((BH,), dtype=kind)
+    squares = tl.zeros((BH,), dtype=kind)
+    for start in range(s * ROWS, last, shares * ROWS):
+        v = start + tl.arange(0, ROWS)
+        inside = (v[:, None] < last) & (h[None, :] < H)
+        values = tl.load(base + v[:, None] * H + h[None, :], inside, other=0.0)
+        here = tl.minimum(last - start, ROWS).to(kind)
+        middle = tl.sum(values, axis=0) / here
+        apart = tl.where(inside, values - middle[None, :], 0.0)
+        step = middle - average
+        share = here / (seen + here)
+        squares += tl.sum(apart * apart, axis=0) + step * step * seen * share
+        average += step * share
+        seen += here
+    place = (m * shares + s) * H + h
+    tl.store(mean + place, average, h < H)
+    tl.store(power + place, squares, h < H)
+    tl.store(rows + m * shares + s + tl.arange(0, 1), seen)
+
+
+@triton.jit
+def _normalise_kernel(
+    x, weight, bias, rows, means, powers, y, mean, var, V, H, shares, eps,
+    RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """Program (m, k, h): the k-th block of model m's rows, with the moments of all shares."""
+    m, k = tl.program_id(0), tl.program_id(1)
+    h = tl.program_id(2) * BH + tl.arange(0, BH)
+    s = m * shares + tl.arange(0, SHARES)
+    there = tl.arange(0, SHARES) < shares
+    filled = there[:, None] & (h[None, :] < H)
+    n = tl.load(rows + s, there, other=0.0)
+    parts = tl.load(means + s[:, None] * H + h[None, :], filled, other=0.0)
+    squares = tl.load(powers + s[:, None] * H + h[None, :], filled, other=0.0)
+    total = tl.maximum(tl.sum(n, axis=0), 1.0)
+    middle = tl.sum(parts * n[:, None], axis=0) / total
+    apart = parts - middle[None, :]
+    spread = (tl.sum(squares, axis=0) + tl.sum(n[:, None] * apart * apart, axis=0)) / total
+    if k == 0:
+        tl.store(mean + m * H + h, middle, h < H)
+        tl.store(var + m * H + h, spread, h < H)
+    scale = tl.load(weight + m * H + h, h < H, other=0.0) / tl.sqrt(spread + eps)
+    shift = tl.load(bias + m * H + h, h < H, other=0.0)
+    v = k * ROWS + tl.arange(0, ROWS)
+    inside = (v[:, None] < V) & (h[None, :] < H)
+    place = m.to(tl.int64) * V * H + v[:, None] * H + h[None, :]
+    values = tl.load(x + place, inside, other=0.0)
+    made = (values - middle[None, :]) * scale[None, :] + shift[None, :]
+    if RELU:
+        made = tl.where(made < 0, 0.0, made)  # NaN stays
+    tl.store(y + place, made, inside)
+
+
+@triton.jit
+def _reaching(
+    grad, x, place, inside, middle, inverse, weight, shift, RELU: tl.constexpr
+):  # fmt: skip
+    """The gradient that reaches the normalised values, and those values before weight and bias."""
+    g = tl.load(grad + place, inside, other=0.0)
+    unit = (tl.load(x + place, inside, other=0.0) - middle[None, :]) * inverse[None, :]
+    if RELU:
+        g = tl.where(unit * weight[None, :] + shift[None, :] > 0, g, 0.0)
+    return g, unit
+
+
+@triton.jit
+def _sums_kernel(
+    grad, x, weight, bias, mean, var, d_weight, d_bias, V, H, shares, eps,
+    RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """Program (m · shares + s, h): the s-th share's part of the gradients of weight and bias."""
+    m, s = tl.program_id(0) // shares, tl.program_id(0) % shares
+    h = tl.program_id(1) * BH + tl.arange(0, BH)
+    there = h < H
+    middle = tl.load(mean + m * H + h, there, other=0.0)
+    inverse = 1.0 / tl.sqrt(tl.load(var + m * H + h, there, other=0.0) + eps)
+    w = tl.load(weight + m * H + h, there, other=0.0)
+    shift = tl.load(bias + m * H + h, there, other=0.0)
+    of_weight = tl.zeros((BH,), dtype=d_weight.dtype.element_ty)
+    of_bias = tl.zeros((BH,), dtype=d_weight.dtype.element_ty)
+    for start in range(s * ROWS, V, shares * ROWS):
+        v = start + tl.arange(0, ROWS)
+        inside = (v[:, None] < V) & there[None, :]
+        place = m.to(tl.int64) * V * H + v[:, None] * H + h[None, :]
+        g, unit = _reaching(grad, x, place, inside, middle, inverse, w, shift, RELU)
+        of_weight += tl.sum(tl.where(inside, g * unit, 0.0), axis=0)
+        of_bias += tl.sum(g, axis=0)
+    tl.store(d_weight + (m * shares + s) * H + h, of_weight, there)
+    tl.store(d_bias + (m * shares + s) * H + h, of_bias, there)
+
+
+@triton.jit
+def _backward_kernel(
+    grad, x, weight, bias, mean, var, count, weights, biases, d_x, d_weight, d_bias,
+    V, H, shares, eps,
+    RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """Program (m, k, h): the gradient of the k-th block of model m's rows."""
+    m, k = tl.program_id(0), tl.program_id(1)
+    h = tl.program_id(2) * BH + tl.arange(0, BH)
+    there = h < H
+    s = m * shares + tl.arange(0, SHARES)
+    filled = (tl.arange(0, SHARES) < shares)[:, None] & there[None, :]
+    of_weight = tl.sum(tl.load(weights + s[:, None] * H + h[None, :], filled, other=0.0), axis=0)
+    of_bias = tl.sum(tl.load(biases + s[:, None] * H + h[None, :], filled, other=0.0), axis=0)
+    if k == 0:
+        tl.store(d_weight + m * H + h, of_weight, there)
+        tl.store(d_bias + m * H + h, of_bias, there)
+    last = tl.minimum(tl.load(count + m), V)
+    total = tl.maximum(last, 1).to(of_bias.dtype)
+    middle = tl.load(mean + m * H + h, there, other=0.0)
+    inverse = 1.0 / tl.sqrt(tl.load(var + m * H + h, there, other=0.0) + eps)
+    w = tl.load(weight + m * H + h, there, other=0.0)
+    shift = tl.load(bias + m * H + h, there, other=0.0)
+    v = k * ROWS + tl.arange(0, ROWS)
+    inside = (v[:, None] < V) & there[None, :]
+    place = m.to(tl.int64) * V * H + v[:, None] * H + h[None, :]
+    g, unit = _reaching(grad, x, place, inside, middle, inverse, w, shift, RELU)
+    through = (of_bias[None, :] + unit * of_weight[None, :]) / total  # mean and variance
+    g -= tl.where(v[:, None] < last, through, 0.0)
+    tl.store(d_x + place, g * (w * inverse)[None, :], inside)
+
+
+def _layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
+    """Rows V, columns H, into how many shares rows are cut, sizes of blocks."""
+    _, v, h = x.shape
+    shares = min(MOST, triton.next_power_of_2(max(1, triton.cdiv(v, SHARE))))
+    return v, h, shares, {"ROWS": ROWS, "BH": min(64, max(16, triton.next_power_of_2(h)))}
+
+
+def normalise(
+    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See :func:`softperm.normalisation.normalise_op`."""
+    x = x.contiguous()
+    models, (v, h, shares, blocks) = len(x), _layout(x)
+    y, mean = torch.empty_like(x), x.new_empty(models, h)
+    var, rows = torch.empty_like(mean), x.new_empty(models, shares)
+    means, powers = x.new_empty(2, models, shares, h)
+    columns = triton.cdiv(h, blocks["BH"])
+    if models and h:
+        _moments_kernel[(models * shares, columns)](
+            x, count, rows, means, powers, v, h, shares, **blocks
+        )
+        _normalise_kernel[(models, max(1, triton.cdiv(v, ROWS)), columns)](
+            x, weight.contiguous(), bias.contiguous(), rows, means, powers, y, mean, var,
+            v, h, shares, eps, RELU=relu, SHARES=shares, **blocks,
+        )  # fmt: skip
+    return y, mean, var
+
+
+def normalise_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, mean: Tensor,
+    var: Tensor, eps: float, relu: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of rows, weight and bias."""
+    x, grad = x.contiguous(), grad.contiguous()
+    weight, bias = weight.contiguous(), bias.contiguous()
+    models, (v, h, shares, blocks) = len(x), _layout(x)
+    d_x, d_weight = torch.empty_like(x), torch.empty_like(mean)
+    d_bias = torch.empty_like(mean)
+    weights, biases = x.new_empty(2, models, shares, h)
+    columns = triton.cdiv(h, blocks["BH"])
+    if models and h:
+        given = grad, x, weight, bias, mean, var
+        _sums_kernel[(models * shares, columns)](
+            *given, weights, biases, v, h, shares, eps, RELU=relu, **blocks
+        )
+        _backward_kernel[(models, max(1, triton.cdiv(v, ROWS)), columns)](
+            *given, count, weights, biases, d_x, d_weight, d_bias, v, h, shares, eps,
+            RELU=relu, SHARES=shares, **blocks,
+        )  # fmt: skip
+    return d_x, d_weight, d_bias
