@@ -57,7 +57,7 @@ class GIN(nn.Module):
         sizes = [features, widths[0], *widths]
         self.mlps = nn.ModuleList(VertexMLP([a, b, b]) for a, b in pairwise(sizes))
         self.linears = nn.ModuleList(Linear(size, outputs) for size in sizes[1:])
-        self.dropouts = nn.ModuleList(Dropout(dropout) for _ in sizes[1:])
+        self.dropout = Dropout(dropout)
         self.eps = nn.Parameter(torch.zeros(len(widths)))
         self.register_buffer("learns_eps", torch.tensor(float(train_eps)))
         self.register_buffer("takes_mean", torch.tensor(mean))
@@ -67,13 +67,12 @@ class GIN(nn.Module):
         batch = prepare(batch)
         sizes = batch.ptr.diff().clamp(min=1)[:, None]  # (B, 1)
         share = torch.where(self.takes_mean, sizes, 1)
-        y: Tensor | float = 0.0
-        parts = zip(self.layers(batch), self.linears, self.dropouts, strict=True)
-        for x, linear, dropout in parts:
-            graph = sum_readout(x, batch.ptr) / share  # (B, H)
-            y = y + dropout(linear(graph), batch.ptr[-1])  # (B, C)
-        assert isinstance(y, Tensor)
-        return y
+        outputs = [
+            linear(sum_readout(x, batch.ptr) / share)  # (B, C)
+            for x, linear in zip(self.layers(batch), self.linears, strict=True)
+        ]
+        dropped = self.dropout(torch.cat(outputs, dim=1), batch.ptr[-1])  # (B, L · C)
+        return dropped.unflatten(1, (len(outputs), -1)).sum(1)
 
     def layers(self, batch: GraphBatch) -> list[Float[Tensor, "V _"]]:
         """The hidden vectors of all vertices after each layer."""

@@ -26,22 +26,20 @@ def key_of(configuration: Mapping[str, Any], without: Sequence[str] = ()) -> str
 def shape_of(run: Run, system: System | Kernel) -> str:
     """The same for runs whose networks can be trained side by side.
 
-    Each may have its own learning rate, and its own values of what the system calls alike. While
-    configurations are chosen, the criterion does not count either: see :func:`training_of`.
+    Each may have its own learning rate, its own criterion, and its own values of what the system
+    calls alike.
     """
-    free = ("learning_rate", *system.alike) if isinstance(system, System) else ()
-    if run.stage == "selection":
-        free = (*free, "criterion")
+    free = ("learning_rate", "criterion", *system.alike) if isinstance(system, System) else ()
     return key_of(run.configuration, free)
 
 
 def training_of(run: Run) -> tuple[int, int, str]:
     """The same for runs that are one training: the criterion only looks at its curve.
 
-    A run of the final stage keeps the network of its own best epoch, which no two criteria share;
-    there a stack has one criterion (:func:`shape_of`).
+    A run of the final stage keeps the network of its own best epoch, which no two criteria share.
     """
-    return run.fold, run.seed, key_of(run.configuration, ("criterion",))
+    without = ("criterion",) if run.stage == "selection" else ()
+    return run.fold, run.seed, key_of(run.configuration, without)
 
 
 def distinct(runs: Iterable[Run]) -> list[Run]:

@@ -136,6 +136,7 @@ def _train(
             [part.train for part in parts], [part.validation for part in parts],
             [seed_of(run) for run in runs], config,
             learning_rates=[fit_config(run).learning_rate for run in runs],
+            criteria=[fit_config(run).criterion for run in runs],
             halve_every=halve_every, device=device, checkpoint=checkpoint,
             fingerprint=_fingerprint(job, problem), on_epoch=on_epoch,
         )  # fmt: skip

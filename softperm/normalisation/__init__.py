@@ -53,10 +53,10 @@ class VertexBatchNorm(nn.Module):
     def _learn(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Takes the statistics of a batch into the running ones; an empty batch teaches nothing."""
         total = count.to(var.dtype)
-        unbiased = var * total / (total - 1).clamp(min=1)
+        unbiased = var * (total / (total - 1).clamp(min=1))
         weight = self.momentum * (count > 0)
-        self.running_mean.mul_(1 - weight).add_(weight * mean)
-        self.running_var.mul_(1 - weight).add_(weight * unbiased)
+        self.running_mean.add_(weight * (mean - self.running_mean))
+        self.running_var.add_(weight * (unbiased - self.running_var))
 
 
 @torch.library.custom_op("softperm::normalise", mutates_args=(), device_types="cuda")

@@ -49,8 +49,9 @@ def _moments_kernel(
 
 @triton.jit
 def _normalise_kernel(
-    x, weight, bias, rows, means, powers, y, mean, var, V, H, shares, eps,
-    RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
+    x, weight, bias, rows, means, powers, y, mean, var, V, H, shares,
+    EPS: tl.constexpr, RELU: tl.constexpr,
+    ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """Program (m, k, h): the k-th block of model m's rows, with the moments of all shares."""
     m, k = tl.program_id(0), tl.program_id(1)
@@ -68,7 +69,7 @@ def _normalise_kernel(
     if k == 0:
         tl.store(mean + m * H + h, middle, h < H)
         tl.store(var + m * H + h, spread, h < H)
-    scale = tl.load(weight + m * H + h, h < H, other=0.0) / tl.sqrt(spread + eps)
+    scale = tl.load(weight + m * H + h, h < H, other=0.0) / tl.sqrt(spread + EPS)
     shift = tl.load(bias + m * H + h, h < H, other=0.0)
     v = k * ROWS + tl.arange(0, ROWS)
     inside = (v[:, None] < V) & (h[None, :] < H)
@@ -94,15 +95,15 @@ def _reaching(
 
 @triton.jit
 def _sums_kernel(
-    grad, x, weight, bias, mean, var, d_weight, d_bias, V, H, shares, eps,
-    RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr,
+    grad, x, weight, bias, mean, var, d_weight, d_bias, V, H, shares,
+    EPS: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
     """Program (m · shares + s, h): the s-th share's part of the gradients of weight and bias."""
     m, s = tl.program_id(0) // shares, tl.program_id(0) % shares
     h = tl.program_id(1) * BH + tl.arange(0, BH)
     there = h < H
     middle = tl.load(mean + m * H + h, there, other=0.0)
-    inverse = 1.0 / tl.sqrt(tl.load(var + m * H + h, there, other=0.0) + eps)
+    inverse = 1.0 / tl.sqrt(tl.load(var + m * H + h, there, other=0.0) + EPS)
     w = tl.load(weight + m * H + h, there, other=0.0)
     shift = tl.load(bias + m * H + h, there, other=0.0)
     of_weight = tl.zeros((BH,), dtype=d_weight.dtype.element_ty)
@@ -121,8 +122,9 @@ def _sums_kernel(
 @triton.jit
 def _backward_kernel(
     grad, x, weight, bias, mean, var, count, weights, biases, d_x, d_weight, d_bias,
-    V, H, shares, eps,
-    RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
+    V, H, shares,
+    EPS: tl.constexpr, RELU: tl.constexpr,
+    ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """Program (m, k, h): the gradient of the k-th block of model m's rows."""
     m, k = tl.program_id(0), tl.program_id(1)
@@ -138,7 +140,7 @@ def _backward_kernel(
     last = tl.minimum(tl.load(count + m), V)
     total = tl.maximum(last, 1).to(of_bias.dtype)
     middle = tl.load(mean + m * H + h, there, other=0.0)
-    inverse = 1.0 / tl.sqrt(tl.load(var + m * H + h, there, other=0.0) + eps)
+    inverse = 1.0 / tl.sqrt(tl.load(var + m * H + h, there, other=0.0) + EPS)
     w = tl.load(weight + m * H + h, there, other=0.0)
     shift = tl.load(bias + m * H + h, there, other=0.0)
     v = k * ROWS + tl.arange(0, ROWS)
@@ -173,7 +175,7 @@ def normalise(
         )
         _normalise_kernel[(models, max(1, triton.cdiv(v, ROWS)), columns)](
             x, weight.contiguous(), bias.contiguous(), rows, means, powers, y, mean, var,
-            v, h, shares, eps, RELU=relu, SHARES=shares, **blocks,
+            v, h, shares, EPS=eps, RELU=relu, SHARES=shares, **blocks,
         )  # fmt: skip
     return y, mean, var
 
@@ -193,10 +195,10 @@ def normalise_backward(
     if models and h:
         given = grad, x, weight, bias, mean, var
         _sums_kernel[(models * shares, columns)](
-            *given, weights, biases, v, h, shares, eps, RELU=relu, **blocks
+            *given, weights, biases, v, h, shares, EPS=eps, RELU=relu, **blocks
         )
         _backward_kernel[(models, max(1, triton.cdiv(v, ROWS)), columns)](
-            *given, count, weights, biases, d_x, d_weight, d_bias, v, h, shares, eps,
-            RELU=relu, SHARES=shares, **blocks,
+            *given, count, weights, biases, d_x, d_weight, d_bias, v, h, shares,
+            EPS=eps, RELU=relu, SHARES=shares, **blocks,
         )  # fmt: skip
     return d_x, d_weight, d_bias

@@ -135,9 +135,10 @@ def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         edge_index[0].contiguous(), torch.arange(vertices + 1, device=x.device)
     )
     block = _block(features, 128)
+    degree = edge_index.shape[1] // max(vertices, 1)
     if out.numel():
         _propagate_kernel[(vertices, triton.cdiv(features, block))](
             x.contiguous(), row_ptr, edge_index[1].contiguous(), edge_weight.contiguous(), out,
-            features, EDGES=16, BF=block, num_warps=1,
+            features, EDGES=4 if degree < 8 else 16, BF=block, num_warps=1,
         )  # fmt: skip
     return out

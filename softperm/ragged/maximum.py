@@ -25,9 +25,9 @@ def neighbour_maximum(
     """
     if not x.is_cuda:
         return _scatter(x[edge_index[1]], edge_index[0], len(x))
-    vertices = torch.arange(len(x) + 1, device=x.device)
-    ptr = torch.searchsorted(edge_index[0].contiguous(), vertices)
-    neighbours = ptr[:-1], ptr[1:], edge_index[1]
+    degree = edge_index.new_zeros(len(x)).scatter_add(0, edge_index[0], edge_index[0] * 0 + 1)
+    end = degree.cumsum(0)
+    neighbours = end - degree, end, edge_index[1]
     return maximum_op(x, *neighbours, *neighbours)[0]
 
 

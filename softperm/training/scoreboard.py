@@ -19,7 +19,8 @@ class Scoreboard:
 
     Args:
         trained: what training changes, each tensor with leading axis M; read when an epoch closes.
-        config: how many epochs there can be, and what makes one the best.
+        config: how many epochs there can be, and what makes one the best; ``by_score`` may then be
+            changed, in place, for models that are judged otherwise.
         higher_is_better: direction of the score.
     """
 
@@ -33,6 +34,7 @@ class Scoreboard:
             name: torch.full((models, config.epochs), torch.nan, dtype=torch.float64, device=device)
             for name in CURVES
         }
+        self.by_score = torch.full((models,), config.criterion == "score", device=device)
         self.total = torch.zeros(models, dtype=torch.float64, device=device)
         self.count = torch.zeros_like(self.total)
         self.epoch = torch.zeros(1, dtype=torch.long, device=device)  # those that are closed
@@ -65,9 +67,7 @@ class Scoreboard:
         self.epoch += 1
         self.total.zero_()
         self.count.zero_()
-        value = losses
-        if self.config.criterion == "score":
-            value = -scores if self.higher_is_better else scores
+        value = torch.where(self.by_score, -scores if self.higher_is_better else scores, losses)
         value = torch.where(value.isnan(), torch.inf, value)
         better = (value < self.best_value) | (self.best_epoch == 0)
         if self.config.patience is not None:
@@ -87,8 +87,6 @@ class Scoreboard:
 
     def undefined(self) -> int | None:
         """The first model whose score should choose its best epoch but did not exist in epoch 1."""
-        if self.config.criterion != "score":
-            return None
         loss, score = (self.curves[name][:, 0] for name in CURVES[1:])
-        missing = score.isnan() & loss.isfinite()
+        missing = self.by_score & score.isnan() & loss.isfinite()
         return int(missing.int().argmax()) if bool(missing.any()) else None

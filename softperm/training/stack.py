@@ -43,6 +43,7 @@ def fit_stack(
     config: FitConfig,
     *,
     learning_rates: Sequence[float] | None = None,
+    criteria: Sequence[str] | None = None,
     halve_every: int | None = None,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
@@ -61,6 +62,7 @@ def fit_stack(
         seeds: each model's order of mini-batches; ``config.seed`` is not used.
         config: how to train.
         learning_rates: of each model; ``config.learning_rate`` by default.
+        criteria: what chooses each model's best epoch; ``config.criterion`` by default.
         halve_every: see :class:`Schedule`.
         device: where to train; the dataset is moved there whole.
         checkpoint: file from which training resumes if it is there; see :func:`fit`. The end of
@@ -75,6 +77,7 @@ def fit_stack(
     with on_device(device), interruptible() as interrupted:
         stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, device)
         stack.plan_rates(learning_rates or [config.learning_rate] * len(models), halve_every)
+        stack.judge_by(criteria or [config.criterion] * len(models))
         if checkpoint is not None:
             stack.restore(read_checkpoint(checkpoint, fingerprint))
         due = time.monotonic() + SAVE_EVERY_SECONDS
@@ -133,6 +136,11 @@ class _Stack:
         """With which learning rates the models begin, and when all are halved."""
         self.first_rates, self.halve_every = self.rates.new_tensor(first), halve_every
         self._set_rates()
+
+    def judge_by(self, criteria: Sequence[str]) -> None:
+        """What chooses each model's best epoch, ``loss`` or ``score``."""
+        by_score = [criterion == "score" for criterion in criteria]
+        self.board.by_score.copy_(torch.tensor(by_score))
 
     def _set_rates(self) -> None:
         halvings = self.epoch // self.halve_every if self.halve_every else 0

@@ -8,7 +8,7 @@ from lab.problems import FOLDS, RULES, TRAINING, problem
 from softperm.baselines import SYSTEMS, DataShape
 from softperm.lab.alike import key_of
 from softperm.lab.jobs import work
-from softperm.lab.protocol import Contender, choose, contender_of, selection_jobs
+from softperm.lab.protocol import Contender, choose, contender_of, final_jobs, selection_jobs
 from softperm.lab.recipes import points, read_recipe
 
 PROBLEM = problem()
@@ -41,6 +41,18 @@ def test_one_training_gives_what_each_criterion_would_give_alone(criterion, toge
         for name in ("validation_loss", "validation_score"):
             expected = pytest.approx(getattr(alone, name), rel=1e-4, abs=1e-5)
             assert getattr(shared, name) == expected
+
+
+def test_final_networks_side_by_side_are_each_judged_by_their_own_criterion():
+    chosen = dict(enumerate(GIN.configurations[: len(PROBLEM.splits)]))
+    assert {c["criterion"] for c in chosen.values()} == {"score", "loss"}
+    (job,) = final_jobs(PROBLEM, "gin", chosen, RULES)
+    shared = {(r.run.fold, r.run.seed): r for r in work(job, PROBLEM, "cpu")}
+    for job in final_jobs(PROBLEM, "gin", chosen, replace(RULES, stack=1)):
+        (alone,) = work(job, PROBLEM, "cpu")
+        other = shared[alone.run.fold, alone.run.seed]
+        assert alone.best_epoch == other.best_epoch
+        assert alone.test_score == pytest.approx(other.test_score, abs=1e-6)
 
 
 def test_a_stack_holds_all_configurations_of_one_shape():
