@@ -16,7 +16,8 @@ from softperm.baselines.shape import DataShape
 from softperm.collection import Collection
 
 TRAINING = (
-    "learning_rate", "halve_every", "batch_size", "weight_decay", "epochs", "patience", "criterion",
+    "learning_rate", "halve_every", "decay", "decay_patience", "batch_size",
+    "weight_decay", "epochs", "patience", "criterion",
 )  # fmt: skip
 """Hyper-parameters of training, which a grid may hold beside those of the network."""
 

@@ -37,7 +37,9 @@ def evaluate(
     out: Annotated[
         Path, Option(help="Run folder; what is finished there is not done again.")
     ] = Path("evaluation"),
-    target: Annotated[str | None, Option(help="With --data: what to predict.")] = None,
+    target: Annotated[
+        str | None, Option(help="What to predict, commas between; all the recipe's by default.")
+    ] = None,
     task: Annotated[
         str, Option(help="With --data: auto, classification, multilabel or regression.")
     ] = "auto",
@@ -84,7 +86,8 @@ def evaluate(
     names = _listed(model) or chosen.models
     contenders = [contender_of(chosen, name) for name in names]
     if data is None:
-        problems = _posed(chosen, _listed(dataset), data_root, seed)
+        wanted = replace(chosen, targets=_targets(chosen, _listed(target)))
+        problems = _posed(wanted, _listed(dataset), data_root, seed)
     else:
         problems = (_own(file, target, task, symmetrise, seed, folds) for file in [data])
     ready_folder(out)
@@ -151,6 +154,15 @@ def _run(
 def _listed(text: str | None) -> tuple[str, ...]:
     parts = () if text is None else (part.strip() for part in text.split(","))
     return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Those targets of a recipe that are wanted, all by default."""
+    for name in wanted:
+        if name not in recipe.targets:
+            known = ", ".join(recipe.targets) or "none: --target is for QM9, and for --data"
+            raise ValueError(f"recipe {recipe.name} has no target {name}: it has {known}")
+    return wanted or recipe.targets
 
 
 def _engine(name: str, device: str, address: str | None) -> Engine:

@@ -24,7 +24,8 @@ from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit,
 from softperm.training.stack import fit_stack, predict_stack
 
 _CONFIG = tuple(f.name for f in fields(FitConfig) if f.name != "seed")
-TRAINING = (*_CONFIG, "halve_every")
+_SCHEDULE = ("halve_every", "decay", "decay_patience")
+TRAINING = (*_CONFIG, *_SCHEDULE)
 """The names in a configuration that say how to train; all others are the model's."""
 
 
@@ -125,7 +126,7 @@ def _train(
     parts = [problem.selection(run.fold) for run in runs]
     if isinstance(system, Kernel):
         return _train_kernel(runs, problem, parts, system)
-    config, halve_every = fit_config(runs[0]), runs[0].configuration.get("halve_every")
+    config, schedule = fit_config(runs[0]), _schedule(runs[0])
     if len(runs) < len(job.runs):
         config = replace(config, patience=None)  # each criterion has its own: all epochs are wanted
     tasks = [problem.task(part.train) for part in parts]
@@ -137,7 +138,7 @@ def _train(
             [seed_of(run) for run in runs], config,
             learning_rates=[fit_config(run).learning_rate for run in runs],
             criteria=[fit_config(run).criterion for run in runs],
-            halve_every=halve_every, device=device, checkpoint=checkpoint,
+            schedule=schedule, device=device, checkpoint=checkpoint,
             fingerprint=_fingerprint(job, problem), on_epoch=on_epoch,
         )  # fmt: skip
     else:
@@ -148,7 +149,7 @@ def _train(
                 task,
                 Examples(problem.graphs, problem.y, part.train),
                 replace(config, seed=seed_of(run)),
-                schedule=Schedule(halve_every=halve_every),
+                schedule=schedule,
                 validation=Examples(problem.graphs, problem.y, part.validation),
                 device=device,
                 checkpoint=checkpoint,
@@ -211,6 +212,11 @@ def model_settings(run: Run) -> dict[str, Any]:
 def fit_config(run: Run) -> FitConfig:
     """The part of a run's configuration that is about training."""
     return FitConfig(**{k: v for k, v in run.configuration.items() if k in _CONFIG})
+
+
+def _schedule(run: Run) -> Schedule:
+    """The part of a run's configuration that is about learning rates that fall."""
+    return Schedule(**{k: v for k, v in run.configuration.items() if k in _SCHEDULE})
 
 
 def seed_of(run: Run) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from softperm.training.settings import FitConfig
+from softperm.training.settings import FitConfig, Schedule
 
 CURVES = ("train_loss", "validation_loss", "validation_score")
 
 
 class Scoreboard:
-    """The curves of M models, and the parameters of each one's best epoch.
+    """The curves of M models, the parameters of each one's best epoch, and what its rate became.
 
     All of it lies on the models' device and is updated there in place; nothing waits for the host,
     so that a step that writes on the board can be captured in a CUDA graph.
@@ -21,13 +21,19 @@ class Scoreboard:
         trained: what training changes, each tensor with leading axis M; read when an epoch closes.
         config: how many epochs there can be, and what makes one the best; ``by_score`` may then be
             changed, in place, for models that are judged otherwise.
+        schedule: when an epoch that is no better lowers a learning rate.
         higher_is_better: direction of the score.
     """
 
     def __init__(
-        self, trained: dict[str, Tensor], config: FitConfig, higher_is_better: bool
+        self,
+        trained: dict[str, Tensor],
+        config: FitConfig,
+        schedule: Schedule,
+        higher_is_better: bool,
     ) -> None:
-        self.trained, self.config, self.higher_is_better = trained, config, higher_is_better
+        self.trained, self.config, self.schedule = trained, config, schedule
+        self.higher_is_better = higher_is_better
         first = next(iter(trained.values()))
         models, device = len(first), first.device
         self.curves = {
@@ -40,6 +46,8 @@ class Scoreboard:
         self.epoch = torch.zeros(1, dtype=torch.long, device=device)  # those that are closed
         self.best_value = torch.full_like(self.total, torch.inf)
         self.best_epoch = torch.zeros(models, dtype=torch.long, device=device)
+        self.waited = torch.zeros_like(self.best_epoch)  # epochs since a better one, or a decay
+        self.decayed = torch.ones_like(self.total)  # factor on the learning rate
         self.best = {name: tensor.detach().clone() for name, tensor in trained.items()}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -47,6 +55,7 @@ class Scoreboard:
         return {
             "total": self.total, "count": self.count, "epoch": self.epoch,
             "best_value": self.best_value, "best_epoch": self.best_epoch,
+            "waited": self.waited, "decayed": self.decayed,
             **{f"curve.{k}": t for k, t in self.curves.items()},
             **{f"best.{k}": t for k, t in self.best.items()},
         }  # fmt: skip
@@ -72,11 +81,21 @@ class Scoreboard:
         better = (value < self.best_value) | (self.best_epoch == 0)
         if self.config.patience is not None:
             better &= self.epoch - self.best_epoch <= self.config.patience
+        self._decay(better)
         self.best_value.copy_(torch.where(better, value, self.best_value))
         self.best_epoch.copy_(torch.where(better, self.epoch, self.best_epoch))
         for name, tensor in self.trained.items():
             chosen = better.view(-1, *[1] * (tensor.ndim - 1))
             self.best[name].copy_(torch.where(chosen, tensor, self.best[name]))
+
+    def _decay(self, better: Bool[Tensor, " M"]) -> None:
+        """Lowers the learning rate of models that have waited too long for a better epoch."""
+        if self.schedule.decay is None:
+            return
+        waited = torch.where(better, 0, self.waited + 1)
+        tired = waited > self.schedule.decay_patience
+        self.waited.copy_(torch.where(tired, 0, waited))
+        self.decayed.mul_(torch.where(tired, self.schedule.decay, 1.0))
 
     def patience_is_over(self, epoch: int) -> bool:
         """Whether no model will get better any more; asks the device once that is possible."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResul
 from softperm.training.flat import rows_apart, side_by_side
 from softperm.training.interrupt import interruptible
 from softperm.training.scoreboard import Scoreboard
+from softperm.training.settings import PLAIN, Schedule
 from softperm.training.stacked_batch import Room, gather
 from softperm.training.tasks import StackedScore, Task, mean_loss
 
@@ -44,7 +46,7 @@ def fit_stack(
     *,
     learning_rates: Sequence[float] | None = None,
     criteria: Sequence[str] | None = None,
-    halve_every: int | None = None,
+    schedule: Schedule = PLAIN,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
     fingerprint: str = "",
@@ -63,7 +65,7 @@ def fit_stack(
         config: how to train.
         learning_rates: of each model; ``config.learning_rate`` by default.
         criteria: what chooses each model's best epoch; ``config.criterion`` by default.
-        halve_every: see :class:`Schedule`.
+        schedule: when learning rates fall; the rest of it is for trainings that are alone.
         device: where to train; the dataset is moved there whole.
         checkpoint: file from which training resumes if it is there; see :func:`fit`. The end of
             the training is not kept in it: what comes of the models is the caller's to keep.
@@ -74,9 +76,12 @@ def fit_stack(
         The training curve and best epoch of each model.
     """
     device = torch.device(device)
+    kept = {"halve_every", "decay", "decay_patience"}
+    if replace(schedule, **{name: getattr(PLAIN, name) for name in kept}) != PLAIN:
+        raise ValueError(f"a stack knows no schedule but {', '.join(sorted(kept))}; got {schedule}")
     with on_device(device), interruptible() as interrupted:
-        stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, device)
-        stack.plan_rates(learning_rates or [config.learning_rate] * len(models), halve_every)
+        stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, schedule, device)
+        stack.plan_rates(learning_rates or [config.learning_rate] * len(models))
         stack.judge_by(criteria or [config.criterion] * len(models))
         if checkpoint is not None:
             stack.restore(read_checkpoint(checkpoint, fingerprint))
@@ -108,9 +113,11 @@ class _Stack:
         validation: Sequence[Tensor],
         seeds: Sequence[int],
         config: FitConfig,
+        schedule: Schedule,
         device: torch.device,
     ) -> None:
-        self.models, self.tasks, self.config, self.device = models, tasks, config, device
+        self.models, self.tasks, self.device = models, tasks, device
+        self.config, self.schedule = config, schedule
         for model in models:
             model.to(device).train()
         params, buffers = stack_module_state(list(models))
@@ -125,16 +132,16 @@ class _Stack:
         self.rates = self.flat.new_zeros(len(models))  # (M,), in place: a recorded step reads it
         self.adam = StackedAdam(self.flat, self.rates, config.weight_decay)
         self.scores = StackedScore(tasks, device)
-        self.board = Scoreboard(self._trained(), config, tasks[0].higher_is_better)
+        self.board = Scoreboard(self._trained(), config, schedule, tasks[0].higher_is_better)
         self.epoch = 0
         self.seconds = 0.0
         self.in_flight: deque[torch.cuda.Event] = deque()
         self.orders = _orders(train, seeds, config, device)
         self._record_steps(graphs, batches(list(validation), config.batch_size))
 
-    def plan_rates(self, first: Sequence[float], halve_every: int | None) -> None:
-        """With which learning rates the models begin, and when all are halved."""
-        self.first_rates, self.halve_every = self.rates.new_tensor(first), halve_every
+    def plan_rates(self, first: Sequence[float]) -> None:
+        """With which learning rates the models begin."""
+        self.first_rates = self.rates.new_tensor(first)
         self._set_rates()
 
     def judge_by(self, criteria: Sequence[str]) -> None:
@@ -143,8 +150,9 @@ class _Stack:
         self.board.by_score.copy_(torch.tensor(by_score))
 
     def _set_rates(self) -> None:
-        halvings = self.epoch // self.halve_every if self.halve_every else 0
-        self.rates.copy_(self.first_rates / 2**halvings)
+        every = self.schedule.halve_every
+        halvings = self.epoch // every if every else 0
+        self.rates.copy_(self.first_rates * self.board.decayed / 2**halvings)
 
     def _trained(self) -> dict[str, Tensor]:
         """What training changes of the models: all parameters as one matrix, and each buffer."""
@@ -265,7 +273,8 @@ class _Stack:
         groups = {"trained": self._trained(), "best": self.board.best, "curve": self.board.curves}
         groups |= {"adam": self.adam.tensors()}
         named = {f"{group}.{k}": t for group, members in groups.items() for k, t in members.items()}
-        return named | {"value": self.board.best_value, "epoch": self.board.best_epoch}
+        board = ("best_value", "best_epoch", "waited", "decayed")
+        return named | {name: getattr(self.board, name) for name in board}
 
     def state(self) -> dict:
         """Everything that resuming needs, of plain types and tensors."""

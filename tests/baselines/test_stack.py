@@ -73,7 +73,14 @@ def gins() -> list:
     return [SYSTEMS["gin"].build(shape, settings, seed).double() for settings, seed in pairs]
 
 
-def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates_that_halve():
+EPOCHS = 20
+FALLING = [Schedule(halve_every=2), Schedule(decay=0.3, decay_patience=1)]
+
+
+@pytest.mark.parametrize("schedule", FALLING)
+def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates_that_fall(
+    schedule,
+):
     assert {k for k in UNLIKE[0] if UNLIKE[0][k] != UNLIKE[1][k]} == set(SYSTEMS["gin"].alike)
     alone, stacked, tasks = gins(), gins(), [Classification(3)] * 2
     for m, model in enumerate(alone):
@@ -81,16 +88,22 @@ def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates
             model,
             tasks[m],
             Examples(GRAPHS, Y, TRAIN[m]),
-            FitConfig(epochs=6, batch_size=4, learning_rate=RATES[m], seed=SEEDS[m]),
-            schedule=Schedule(halve_every=2),
+            FitConfig(epochs=EPOCHS, batch_size=4, learning_rate=RATES[m], seed=SEEDS[m]),
+            schedule=schedule,
             validation=Examples(GRAPHS, Y, HELD[m]),
         )
-    settings = FitConfig(epochs=6, batch_size=4, learning_rate=1.0)  # each has its own instead
+    settings = FitConfig(epochs=EPOCHS, batch_size=4, learning_rate=1.0)  # each has its own instead
     rest = (tasks, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
-    fit_stack(stacked, *rest, learning_rates=RATES, halve_every=2)
+    fit_stack(stacked, *rest, learning_rates=RATES, schedule=schedule)
     for a, b in zip(alone, stacked, strict=True):
         for key, tensor in a.state_dict().items():
             assert_close(tensor, b.state_dict()[key], rtol=1e-8, atol=1e-8)
+    constant = gins()
+    fit_stack(constant, *rest, learning_rates=RATES)
+    pairs = [
+        (a.linears[0].weight, b.linears[0].weight) for a, b in zip(constant, stacked, strict=True)
+    ]
+    assert not all(torch.equal(a, b) for a, b in pairs), "a rate fell before a best epoch"
     assert stacked[0].eps.abs().min() > 0, "the first learns ε"
     assert stacked[1].eps.abs().max() == 0, "the second does not"
 
@@ -117,7 +130,7 @@ def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(tmp_path, monkey
     whole, broken, again = gins(), gins(), gins()
     settings = FitConfig(epochs=6, batch_size=4)
     rest = ([Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
-    options = {"learning_rates": RATES, "halve_every": 2}
+    options = {"learning_rates": RATES, "schedule": FALLING[1]}
     fit_stack(whole, *rest, **options)
     monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr("softperm.training.stack.SAVING_SHARE", float("inf"))
