@@ -58,7 +58,8 @@ def connect(
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the library prints nothing
     try:
         fabric = _fabric(device, devices, nodes, precision)
-        fabric.launch()
+        if not _by_fabric_run():  # which has connected it by now
+            fabric.launch()
     except (RuntimeError, ValueError, MisconfigurationException) as problem:
         reason = " ".join(str(problem).split())
         raise ValueError(
@@ -71,7 +72,7 @@ def _fabric(device: torch.device, devices: int, nodes: int, precision: str) -> F
     import lightning_fabric
     from lightning_fabric.strategies import DDPStrategy
 
-    if "LT_CLI_USED" in os.environ:
+    if _by_fabric_run():
         return lightning_fabric.Fabric()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -82,6 +83,10 @@ def _fabric(device: torch.device, devices: int, nodes: int, precision: str) -> F
         return lightning_fabric.Fabric(devices=one, **which)
     strategy = DDPStrategy(timeout=TIMEOUT, gradient_as_bucket_view=True)
     return lightning_fabric.Fabric(devices=devices, strategy=strategy, **which)
+
+
+def _by_fabric_run() -> bool:
+    return "LT_CLI_USED" in os.environ
 
 
 def disconnect(fabric: Fabric) -> None:

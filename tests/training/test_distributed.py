@@ -23,33 +23,60 @@ ENVIRONMENT = {
 AGREE = ["gin", "parts", "means", "stopped"]
 
 
+def launch(folder: Path, launchers: list[list[str]], names: list[str]) -> None:
+    """Starts the launchers of one training, and waits until all of them have ended well."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", *launcher, str(PROGRAM), str(folder), *names],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for launcher in launchers
+    ]
+    for process in started:
+        said, warned = process.communicate(timeout=240)
+        assert process.returncode == 0, warned
+        assert said == ""
+
+
+def same_weights(name: str, folder: Path) -> None:
+    """Raises unless both processes have the weights that one process finds alone."""
+    alone, _ = cases.train(name, "cpu", None)
+    for rank in (0, 1):
+        theirs = torch.load(folder / f"{name}{rank}.pt")
+        assert theirs.keys() == alone.state_dict().keys()
+        for key, value in alone.state_dict().items():
+            assert_close(theirs[key], value, rtol=1e-6, atol=1e-7)
+
+
 @pytest.fixture(scope="module")
 def together(tmp_path_factory) -> Path:
     """The folder in which two processes, started by torchrun, left the weights of the cases."""
     folder = tmp_path_factory.mktemp("two")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(PROGRAM), str(folder), *AGREE],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launch(folder, [torchrun], AGREE)
     return folder
 
 
 @pytest.mark.parametrize("name", AGREE)
 def test_two_processes_give_the_weights_of_one(name, together):
     """Batch normalisation, missing answers, a mini-batch of one graph, resuming: all the same."""
-    alone, _ = cases.train(name, "cpu", None)
-    for rank in (0, 1):
-        theirs = torch.load(together / f"{name}{rank}.pt")
-        assert theirs.keys() == alone.state_dict().keys()
-        for key, value in alone.state_dict().items():
-            assert_close(theirs[key], value, rtol=1e-6, atol=1e-7)
+    same_weights(name, together)
+
+
+def test_fabric_run_starts_them_too(tmp_path):
+    fabric = ["lightning_fabric.cli", "--accelerator", "cpu", "--strategy", "ddp"]
+    launch(tmp_path, [[*fabric, "--devices", "2"]], ["gin"])
+    same_weights("gin", tmp_path)
+
+
+def test_two_machines_give_the_weights_of_one(tmp_path):
+    torchrun = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    launch(tmp_path, [[*torchrun, *meeting, "--node-rank", rank] for rank in "01"], ["gin"])
+    same_weights("gin", tmp_path)
 
 
 def test_one_process_resumes_what_two_began(together):
