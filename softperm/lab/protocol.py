@@ -83,9 +83,10 @@ class Failed(ValueError):
 
 def contender_of(recipe: Recipe, model: str) -> Contender:
     """A system with the configurations that a recipe, or the system itself, has for it."""
-    system = find_system(model)
-    choices = {k: v for k, v in recipe.training.items() if isinstance(v, list)}
-    fixed = {k: v for k, v in recipe.training.items() if k not in choices}
+    system, changes = find_system(model), recipe.changes(model)
+    training = {k: v for k, v in recipe.training.items() if k not in changes}
+    choices = {k: v for k, v in training.items() if isinstance(v, list)}
+    fixed = {k: v for k, v in training.items() if k not in choices}
     if isinstance(system, PiGNNSystem):
         grid = dict(recipe.grid)
         if "encoder" not in system.fixed:
@@ -97,8 +98,9 @@ def contender_of(recipe: Recipe, model: str) -> Contender:
         grid = dict(system.grid)
     if not isinstance(system, Kernel):  # which is not trained
         grid |= {k: v for k, v in choices.items() if k not in grid}
+    grid = {k: v for k, v in grid.items() if k not in changes}
     chosen = points(grid, recipe.configurations)
-    return Contender(model, tuple({**fixed, **point} for point in chosen))
+    return Contender(model, tuple({**fixed, **changes, **point} for point in chosen))
 
 
 def evaluate(

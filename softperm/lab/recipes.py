@@ -33,6 +33,8 @@ class Recipe:
             validation graphs make, in every grid that has none of its own.
         settings: what all π-GNN networks share; see ``ModelConfig``.
         grid: what is chosen for π-GNN on validation graphs: values by name.
+        variants: settings, of networks or of training, by the name of a variant: ``pi-gnn+NAME``
+            among the models is π-GNN with these instead of the others'.
         targets: of a dataset with several, each learnt by a network of its own.
         attributes: datasets whose continuous vertex attributes are left out or taken in.
         edges: whether labels and attributes of edges are used, where there are such.
@@ -50,6 +52,7 @@ class Recipe:
     training: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
     attributes: Mapping[str, bool] = field(default_factory=dict)
     edges: bool = True
@@ -72,6 +75,18 @@ class Recipe:
         if dataset not in self.datasets:
             known = ", ".join(self.datasets)
             raise ValueError(f"recipe {self.name} has no dataset {dataset}: {known}")
+
+    def changes(self, model: str) -> Mapping[str, Any]:
+        """What a model has instead of the recipe's settings: nothing, or those of its variant.
+
+        Raises:
+            ValueError: the recipe has no such variant.
+        """
+        _, plus, variant = model.partition("+")
+        if plus and variant not in self.variants:
+            known = ", ".join(self.variants) or "none"
+            raise ValueError(f"recipe {self.name} has no variant {variant}: there are {known}")
+        return self.variants[variant] if plus else {}
 
 
 def points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:

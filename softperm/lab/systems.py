@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -56,15 +56,18 @@ class PiGNNSystem(System):
 
 
 def find_system(name: str) -> System | Kernel:
-    """The system of a name.
+    """The system of a name; after a plus the name of a variant, which recipes describe.
 
     Raises:
         ValueError: no system has it; the sentence lists the names there are.
     """
     known: dict[str, System | Kernel] = {**PI_GNN, **SYSTEMS, **KERNELS}
-    if name not in known:
-        raise ValueError(f"no system is called {name}: there are {', '.join(known)}")
-    return known[name]
+    base, plus, variant = name.partition("+")
+    if base not in known:
+        raise ValueError(f"no system is called {base}: there are {', '.join(known)}")
+    if not plus:
+        return known[base]
+    return replace(known[base], name=name, title=f"{known[base].title}, {variant}")
 
 
 def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:

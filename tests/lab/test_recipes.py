@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,30 @@ def test_recipes_name_systems_that_exist(name):
     recipe = read_recipe(name)
     for model in recipe.models:
         assert find_system(model).name == model
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_variant_is_trained_by_what_it_says_and_stands_in_the_table(name):
+    recipe = read_recipe(name)
+    named = {model.partition("+")[2] for model in recipe.models} - {""}
+    assert named == set(recipe.variants)
+    for model in recipe.models:
+        for configuration in contender_of(recipe, model).configurations:
+            assert configuration.items() >= recipe.changes(model).items()
+
+
+def test_a_variant_differs_in_nothing_else():
+    recipe = read_recipe("ablations")
+    (base,), (other,) = (
+        contender_of(replace(recipe, configurations=1), model).configurations
+        for model in ("pi-gnn", "pi-gnn+by-loss")
+    )
+    assert {**base, "criterion": "loss"} == other
+    assert find_system("pi-gnn+by-loss").title == "π-GNN, by-loss"
+    with pytest.raises(ValueError, match="recipe tu-table has no variant softmax: there are none"):
+        contender_of(read_recipe("tu-table"), "pi-gnn+softmax")
+    with pytest.raises(ValueError, match="no system is called gnn: there are pi-gnn,"):
+        find_system("gnn+softmax")
 
 
 def test_the_classification_tables_have_the_papers_datasets_and_grid():
