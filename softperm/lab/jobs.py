@@ -84,7 +84,7 @@ def work(
     if job.runs[0].stage == "final":
         scores = list(trained.test([problem.splits[run.fold].test for run in runs]))
     circumstances = Circumstances(
-        (time.perf_counter() - started) / len(job.runs),
+        max(time.perf_counter() - started, trained.seconds) / len(job.runs),
         len(runs),
         peak_memory(torch.device(device)),
         device_name(torch.device(device)),
@@ -105,6 +105,12 @@ class _Trained:
     tasks: Sequence[Any]
     results: Sequence[FitResult | _Choice]
     test: Callable[[Sequence[Tensor]], Sequence[float]]
+
+    @property
+    def seconds(self) -> float:
+        """Spent on all epochs, those before an interruption included."""
+        fits = [result for result in self.results if isinstance(result, FitResult)]
+        return sum(epoch.seconds for fit in fits for epoch in fit.curve)
 
 
 @dataclass(frozen=True)

@@ -239,3 +239,19 @@ def test_progress_ends_at_the_end(tmp_path):
     )
     assert said == sorted(said)
     assert said[-1] == pytest.approx(1.0)
+
+
+def test_time_before_an_interruption_counts(monkeypatch):
+    (one,) = contender(sizes=(3,)).configurations
+    (job,) = final_jobs(PROBLEM, "pi-gnn", dict.fromkeys(range(FOLDS), one), RULES)
+    fit_stack = jobs.fit_stack
+
+    def resumed(*arguments, **options):
+        """As if each epoch had taken a minute, most of them in another process."""
+        results = fit_stack(*arguments, **options)
+        return [replace(r, curve=tuple(replace(e, seconds=60.0) for e in r.curve)) for r in results]
+
+    monkeypatch.setattr(jobs, "fit_stack", resumed)
+    epochs = len(job.runs) * one["epochs"]
+    spent = sum(record.circumstances.seconds for record in jobs.work(job, PROBLEM, "cpu"))
+    assert spent == pytest.approx(60.0 * epochs)
