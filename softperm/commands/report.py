@@ -15,11 +15,19 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; the first folder by default.")
     ] = None,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            "--collect",
+            help="Also gather the records there, to be kept: a file for each system and dataset, "
+            "without the curves of trainings that only chose.",
+        ),
+    ] = False,
     title: Annotated[str, typer.Option(help="Of the page.")] = "Fair comparison",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
-    from softperm.lab.records import find_records
+    from softperm.lab.records import collect_records, find_records
     from softperm.lab.report import numbers, write_report
     from softperm.lab.tables import cells_of
 
@@ -34,6 +42,8 @@ def report(
         )
     out = out or runs[0]
     ready_folder(out)
+    if collect:
+        records = collect_records(records, out / "records")
     made = write_report(records, out, title)
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
     if as_json:

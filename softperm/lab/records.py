@@ -8,7 +8,7 @@ import math
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,29 @@ def find_records(folder: Path) -> Iterator[Record]:
             if record.digest not in seen:
                 seen.add(record.digest)
                 yield record
+
+
+def collect_records(records: Iterable[Record], folder: Path) -> list[Record]:
+    """Gathers records of many stacks in one file for each system and dataset.
+
+    Curves of trainings that only chose a configuration are left out: no table shows them.
+
+    Args:
+        records: to gather; of those of one training, the last.
+        folder: where to; files of other names there are left alone.
+
+    Returns:
+        What was written.
+    """
+    kept = {_line(asdict(record.run)): record for record in records}
+    groups: dict[str, list[Record]] = {}
+    for record in kept.values():
+        if record.run.stage == "selection":
+            record = replace(record, curve={})
+        groups.setdefault(f"{record.run.dataset}.{record.run.model}.jsonl", []).append(record)
+    for name, group in groups.items():
+        write_records(folder / name, group)
+    return [record for group in groups.values() for record in group]
 
 
 def device_name(device: torch.device) -> str:

@@ -83,6 +83,20 @@ def test_report_makes_the_same_table_again(evaluated, tmp_path):
         assert cell["std"] == pytest.approx(np.std(scores))
 
 
+def test_records_that_were_collected_make_the_same_table_again(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    first, second = tmp_path / "first", tmp_path / "second"
+    told = "--title", "Small"
+    assert run_command("report", folder, "--out", first, "--collect", *told).exit_code == 0
+    files = sorted(path.name for path in (first / "records").iterdir())
+    assert files == ["rings.pi-gnn.jsonl", "rings.wl-kernel.jsonl"]
+    few, all_of_them = (sum(f.stat().st_size for f in p.rglob("*.jsonl")) for p in (first, folder))
+    assert few < all_of_them
+    assert run_command("report", first, "--out", second, *told).exit_code == 0
+    for form in ("table.md", "table.csv", "table.tex"):
+        assert (second / form).read_text() == (folder / form).read_text()
+
+
 def test_evaluate_gives_numbers_as_json(evaluated):
     _, _, command = evaluated
     done = run_command(*command, "--json")
