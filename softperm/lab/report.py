@@ -13,11 +13,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from softperm.datasets.catalogue import known_names
 from softperm.folder import write_atomically
 from softperm.lab.page import Page
 from softperm.lab.recipes import published
 from softperm.lab.records import Record
-from softperm.lab.systems import find_system
+from softperm.lab.systems import find_system, system_names
 from softperm.lab.tables import Cell, cells_of, paired_tests
 
 PER_CENT = ("accuracy", "roc_auc", "average_precision")
@@ -56,7 +57,7 @@ def write_report(records: Iterable[Record], folder: Path, title: str) -> dict[st
     Raises:
         ValueError: there are no records, or folds are missing.
     """
-    cells = cells_of(records)
+    cells = in_order(cells_of(records))
     if not cells:
         raise ValueError("there are no records to report on")
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +76,21 @@ def write_report(records: Iterable[Record], folder: Path, title: str) -> dict[st
     _page(cells, drawn, title).save(folder / "report.html")
     made = {form: folder / name for form, (name, _) in texts.items()}
     return {**made, "html": folder / "report.html"}
+
+
+def in_order(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells by dataset, then by system, as the catalogue and the registry list them."""
+    return sorted(cells, key=_place)
+
+
+def _place(cell: Cell) -> tuple[int, str, int]:
+    datasets = known_names()
+    known = [k for k, name in enumerate(datasets) if f"{cell.dataset}-".startswith(f"{name}-")]
+    return known[-1] if known else len(datasets), cell.dataset, _rank(cell.model)
+
+
+def _rank(model: str) -> int:
+    return system_names().index(model.partition("+")[0])
 
 
 def quoted(dataset: str, model: str) -> Quoted | None:
@@ -100,7 +116,7 @@ def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
     datasets = list(dict.fromkeys(cell.dataset for cell in cells))
     at = {(cell.dataset, cell.model): cell for cell in cells}
     rows = []
-    for model in dict.fromkeys(cell.model for cell in cells):
+    for model in sorted(dict.fromkeys(cell.model for cell in cells), key=_rank):
         found = [at.get((dataset, model)) for dataset in datasets]
         rows.append([_title(model), *("" if c is None else shown(c) for c in found)])
         paper = [

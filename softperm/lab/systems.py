@@ -61,13 +61,22 @@ def find_system(name: str) -> System | Kernel:
     Raises:
         ValueError: no system has it; the sentence lists the names there are.
     """
-    known: dict[str, System | Kernel] = {**PI_GNN, **SYSTEMS, **KERNELS}
+    known = _known()
     base, plus, variant = name.partition("+")
     if base not in known:
         raise ValueError(f"no system is called {base}: there are {', '.join(known)}")
     if not plus:
         return known[base]
     return replace(known[base], name=name, title=f"{known[base].title}, {variant}")
+
+
+def system_names() -> list[str]:
+    """All names, the paper's own systems first."""
+    return list(_known())
+
+
+def _known() -> dict[str, System | Kernel]:
+    return {**PI_GNN, **SYSTEMS, **KERNELS}
 
 
 def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:
