@@ -54,6 +54,9 @@ def evaluate(
         str | None, Option(help="What chooses on validation graphs, score or loss.")
     ] = None,
     stack: Annotated[int, Option(min=1, help="Models trained side by side, at most.")] = 64,
+    abreast: Annotated[
+        int, Option(min=1, help="Stacks that share a GPU, an epoch of each in turn.")
+    ] = 1,
     seed: Annotated[int, Option(min=0, help="Same seed, same numbers.")] = 0,
     device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
     engine: Annotated[str, Option(help="local, or ray for a cluster.")] = "local",
@@ -95,7 +98,7 @@ def evaluate(
     choices = {"recipe": asdict(chosen), "seed": seed, "stack": stack}
     own = {"data": str(data), "target": target, "task": task, "folds": folds}
     _claim(out, choices if data is None else {**choices, **own})
-    where = _engine(engine, device, address)
+    where = _engine(engine, device, address, abreast)
     records: list[Record] = []
     failed: list[str] = []
     with logging_to(out / "log.txt") as log:
@@ -165,7 +168,7 @@ def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
     return wanted or recipe.targets
 
 
-def _engine(name: str, device: str, address: str | None) -> Engine:
+def _engine(name: str, device: str, address: str | None, abreast: int) -> Engine:
     from softperm.estimators.preparation import find_device
     from softperm.lab.engines import LocalEngine, RayEngine
 
@@ -174,7 +177,7 @@ def _engine(name: str, device: str, address: str | None) -> Engine:
         return RayEngine(device, address)
     if name != "local":
         raise ValueError(f"--engine must be local or ray; got {name!r}")
-    return LocalEngine(device)
+    return LocalEngine(device, abreast)
 
 
 def _posed(

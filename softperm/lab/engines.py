@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from softperm.lab.jobs import Job, work
+import torch
+
+from softperm.lab.jobs import Job, ended, working
 from softperm.lab.problem import Problem
 from softperm.lab.records import Record
+from softperm.training.interrupt import interruptible
 
 Outcome = list[Record] | str
+_NO_MEMORY = "out of memory: lower --stack, or --abreast if it is above 1"
 
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """One job after the other in this process; a job that was cut short is gone on with.
+    """Jobs in this process; one that was cut short is gone on with.
 
     Attributes:
         device: where to train.
+        abreast: how many jobs take turns, an epoch of each. On a GPU each has a stream of its own,
+            so that small stacks, which leave most of it idle, run side by side.
     """
 
     device: str = "cpu"
+    abreast: int = 1
 
     def run(
         self,
@@ -31,15 +40,82 @@ class LocalEngine:
         folder: Path,
         on_epoch: Callable[[Job, int], None],
     ) -> Iterator[tuple[Job, Outcome]]:
-        """Each job with its records, or with what went wrong."""
-        for job in jobs:
-            checkpoint = folder / "checkpoints" / f"{job.name}.bin"
+        """Each job with its records, or with what went wrong, in the order in which they end."""
+        waiting, live = deque(jobs), deque[_Turn]()
+        cut = False  # in a network that is trained alone, and looks for Ctrl-C by itself
+        with interruptible() as pressed:
 
-            def tick(epoch: int, job: Job = job) -> None:
-                on_epoch(job, epoch)
+            def interrupted() -> bool:
+                return cut or pressed()
 
-            yield job, _attempt(job, problem, self.device, checkpoint, tick)
-            checkpoint.unlink(missing_ok=True)
+            while (waiting or live) and not interrupted():
+                while waiting and len(live) < self.abreast:
+                    job = waiting.popleft()
+                    live.append(self._begin(job, problem, folder, on_epoch, interrupted))
+                turn = live.popleft()
+                try:
+                    over = turn.take()
+                except KeyboardInterrupt:
+                    cut = True
+                    continue
+                if over:
+                    yield turn.job, turn.outcome
+                    turn.checkpoint.unlink(missing_ok=True)
+                else:
+                    live.append(turn)
+            for turn in live:  # each saves what it has
+                with suppress(KeyboardInterrupt):
+                    if turn.take():
+                        yield turn.job, turn.outcome
+            if interrupted():
+                raise KeyboardInterrupt
+
+    def _begin(
+        self,
+        job: Job,
+        problem: Problem,
+        folder: Path,
+        on_epoch: Callable[[Job, int], None],
+        interrupted: Callable[[], bool],
+    ) -> _Turn:
+        checkpoint = folder / "checkpoints" / f"{job.name}.bin"
+
+        def tick(epoch: int) -> None:
+            on_epoch(job, epoch)
+
+        steps = _attempt(job, problem, self.device, checkpoint, tick, interrupted)
+        own = self.abreast > 1 and torch.device(self.device).type == "cuda"
+        stream = torch.cuda.Stream(self.device) if own else None
+        return _Turn(job, checkpoint, steps, stream)
+
+
+@dataclass
+class _Turn:
+    """A job that takes turns with others.
+
+    Attributes:
+        job: what is done.
+        checkpoint: where it is kept meanwhile.
+        steps: doing it, a pause after each epoch.
+        stream: of the GPU, where it has one of its own.
+        outcome: what came of it, at the end.
+    """
+
+    job: Job
+    checkpoint: Path
+    steps: Generator[None, None, Outcome]
+    stream: torch.cuda.Stream | None
+    outcome: Outcome = ""
+
+    def take(self) -> bool:
+        """Goes on until the next pause; whether that was the end."""
+        with torch.cuda.stream(self.stream):  # type: ignore[arg-type]  # None is no stream
+            try:
+                next(self.steps)
+            except StopIteration as end:
+                self.outcome = end.value
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -66,7 +142,6 @@ class RayEngine:
     ) -> Iterator[tuple[Job, Outcome]]:
         """Each job with its records, in the order in which they are done."""
         ray = _import_ray()
-        import torch
         from ray.exceptions import RayError
 
         if not ray.is_initialized():
@@ -89,13 +164,13 @@ class RayEngine:
 
 
 def _distant(job: Job, problem: Problem, device: str, threads: int) -> Outcome:
-    import torch
-
     torch.set_num_threads(threads)
-    try:
-        return _attempt(job, problem, device, None, lambda epoch: None)
-    except KeyboardInterrupt:
-        os._exit(1)  # a worker that is told to end dies, so that its job is tried elsewhere
+    with interruptible() as interrupted:
+        steps = _attempt(job, problem, device, None, lambda epoch: None, interrupted)
+        try:
+            return ended(steps)
+        except KeyboardInterrupt:
+            os._exit(1)  # a worker that is told to end dies, so that its job is tried elsewhere
 
 
 def _attempt(
@@ -104,16 +179,17 @@ def _attempt(
     device: str,
     checkpoint: Path | None,
     on_epoch: Callable[[int], None],
-) -> Outcome:
+    interrupted: Callable[[], bool],
+) -> Generator[None, None, Outcome]:
     """The records, or a sentence if the system cannot be trained on these graphs."""
     try:
-        return work(job, problem, device, checkpoint, on_epoch)
+        return (yield from working(job, problem, device, checkpoint, on_epoch, interrupted))
     except (ValueError, ArithmeticError, MemoryError) as problem_:
-        return " ".join(str(problem_).split()) or "out of memory: lower --stack"
+        return " ".join(str(problem_).split()) or _NO_MEMORY
     except RuntimeError as problem_:
         if "out of memory" not in str(problem_):
             raise
-        return "out of memory: lower --stack"
+        return _NO_MEMORY
 
 
 def _import_ray():

@@ -6,10 +6,10 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
 from softperm.lab.systems import find_system
 from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
-from softperm.training.stack import fit_stack, predict_stack
+from softperm.training.stack import Stack, predict_stack
 
+Result = TypeVar("Result")
 _CONFIG = tuple(f.name for f in fields(FitConfig) if f.name != "seed")
 _SCHEDULE = ("halve_every", "decay", "decay_patience")
 TRAINING = (*_CONFIG, *_SCHEDULE)
@@ -56,14 +57,32 @@ class Job:
         return len(self.runs) * self.runs[0].configuration.get("epochs", 1)
 
 
-def work(
+def work(job: Job, problem: Problem, device: str) -> list[Record]:
+    """Does a job from beginning to end; see :func:`working`."""
+    return ended(working(job, problem, device))
+
+
+def ended(steps: Generator[None, None, Result]) -> Result:
+    """Goes through all steps without a pause; what comes of them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def working(
     job: Job,
     problem: Problem,
     device: str,
     checkpoint: Path | None = None,
     on_epoch: Callable[[int], None] = lambda epoch: None,
-) -> list[Record]:
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Generator[None, None, list[Record]]:
     """Trains the models of a job; those of the final stage are tested, no others.
+
+    It pauses after each epoch of a stack, so that several jobs can take turns; a network that is
+    trained alone takes all its epochs at once.
 
     Args:
         job: what to train.
@@ -71,20 +90,25 @@ def work(
         device: where.
         checkpoint: file that keeps the training while it runs.
         on_epoch: called with the number of each finished epoch.
+        interrupted: tells whether to stop.
+
+    Returns:
+        A record of each run.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; the checkpoint holds what was done.
+        KeyboardInterrupt: it was interrupted; the checkpoint holds what was done.
     """
-    started = time.perf_counter()
+    clock = _Clock()
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     runs = distinct(job.runs)
-    trained = _train(runs, job, problem, torch.device(device), checkpoint, on_epoch)
+    training = _train(runs, job, problem, torch.device(device), checkpoint, on_epoch, interrupted)
+    trained = yield from clock.counting(training)
     scores: list[float | None] = [None] * len(runs)
     if job.runs[0].stage == "final":
         scores = list(trained.test([problem.splits[run.fold].test for run in runs]))
     circumstances = Circumstances(
-        max(time.perf_counter() - started, trained.seconds) / len(job.runs),
+        max(clock.seconds, trained.seconds) / len(job.runs),
         len(runs),
         peak_memory(torch.device(device)),
         device_name(torch.device(device)),
@@ -96,6 +120,29 @@ def work(
         given = trained.tasks[k], trained.results[k], scores[k]
         made.append(_record(run, problem, *given, circumstances))
     return made
+
+
+class _Clock:
+    """Counts the seconds since it was made, but for those in which others had their turn."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Counted so far."""
+        return time.perf_counter() - self.started
+
+    def counting(self, steps: Generator[None, None, _Trained]) -> Generator[None, None, _Trained]:
+        """The same steps; what happens between two of them is not counted."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            paused = time.perf_counter()
+            yield
+            self.started += time.perf_counter() - paused
 
 
 @dataclass(frozen=True)
@@ -127,7 +174,8 @@ def _train(
     device: torch.device,
     checkpoint: Path | None,
     on_epoch: Callable[[int], None],
-) -> _Trained:
+    interrupted: Callable[[], bool],
+) -> Generator[None, None, _Trained]:
     system = find_system(runs[0].model)
     parts = [problem.selection(run.fold) for run in runs]
     if isinstance(system, Kernel):
@@ -138,15 +186,18 @@ def _train(
     tasks = [problem.task(part.train) for part in parts]
     models = [_network(system, problem, run, part) for run, part in zip(runs, parts, strict=True)]
     if system.stackable:
-        results = fit_stack(
+        stack = Stack(
             models, tasks, problem.graphs, problem.y,
             [part.train for part in parts], [part.validation for part in parts],
             [seed_of(run) for run in runs], config,
             learning_rates=[fit_config(run).learning_rate for run in runs],
             criteria=[fit_config(run).criterion for run in runs],
-            schedule=schedule, device=device, checkpoint=checkpoint,
-            fingerprint=_fingerprint(job, problem), on_epoch=on_epoch,
+            schedule=schedule, device=device,
         )  # fmt: skip
+        for epoch in stack.epochs(checkpoint, _fingerprint(job, problem), interrupted):
+            on_epoch(epoch)
+            yield
+        results = stack.results()
     else:
         results = []
         for run, model, task, part in zip(runs, models, tasks, parts, strict=True):

@@ -258,6 +258,7 @@ class _Desk:
         self.problem, self.engine, self.folder, self.say = problem, engine, folder, say
         self.size, self.behind = size, 0
         self.failed: dict[str, list[str]] = {}
+        self.live: dict[str, int] = {}  # epochs of single models that jobs at work have behind them
 
     def finish(self, jobs: Sequence[Job]) -> list[Record]:
         """The records of all jobs, read or made; ``failed`` has a sentence for each that failed."""
@@ -278,12 +279,14 @@ class _Desk:
                 continue
             write_records(self._path(job), outcome)
             made[job.name] = outcome
+            self.live.pop(job.name, None)
             self.behind += job.epochs
         return [record for job in jobs for record in made.get(job.name, ())]
 
     def _tick(self, job: Job, epoch: int) -> None:
         first = job.runs[0]
-        share = (self.behind + epoch * len(job.runs)) / self.size
+        self.live[job.name] = epoch * len(job.runs)
+        share = (self.behind + sum(self.live.values())) / self.size
         doing = (
             f"{first.dataset}, {first.model}: {first.stage}, {len(job.runs)} models, epoch {epoch}"
         )

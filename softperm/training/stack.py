@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,33 +75,22 @@ def fit_stack(
     Returns:
         The training curve and best epoch of each model.
     """
-    device = torch.device(device)
-    kept = {"halve_every", "decay", "decay_patience"}
-    if replace(schedule, **{name: getattr(PLAIN, name) for name in kept}) != PLAIN:
-        raise ValueError(f"a stack knows no schedule but {', '.join(sorted(kept))}; got {schedule}")
-    with on_device(device), interruptible() as interrupted:
-        stack = _Stack(models, tasks, graphs, y, train, validation, seeds, config, schedule, device)
-        stack.plan_rates(learning_rates or [config.learning_rate] * len(models))
-        stack.judge_by(criteria or [config.criterion] * len(models))
-        if checkpoint is not None:
-            stack.restore(read_checkpoint(checkpoint, fingerprint))
-        due = time.monotonic() + SAVE_EVERY_SECONDS
-        while not stack.finished and not interrupted():
-            stack.train_epoch()
-            on_epoch(stack.epoch)
-            if checkpoint is not None and time.monotonic() > due:
-                started = time.monotonic()
-                write_checkpoint(checkpoint, fingerprint, stack.state())
-                took = time.monotonic() - started
-                due = time.monotonic() + max(SAVE_EVERY_SECONDS, took / SAVING_SHARE)
-        if checkpoint is not None and not stack.finished:
-            write_checkpoint(checkpoint, fingerprint, stack.state())
-        stack.release()
-        return stack.results()
+    with interruptible() as interrupted:
+        stack = Stack(
+            models, tasks, graphs, y, train, validation, seeds, config,
+            learning_rates=learning_rates, criteria=criteria, schedule=schedule, device=device,
+        )  # fmt: skip
+        for epoch in stack.epochs(checkpoint, fingerprint, interrupted):
+            on_epoch(epoch)
+    return stack.results()
 
 
-class _Stack:
-    """The state of M trainings in step with each other."""
+class Stack:
+    """M trainings in step with each other; see :func:`fit_stack`, which runs one to its end.
+
+    Several stacks of one device can take turns, an epoch of each: on a GPU each on a stream of its
+    own, where they then run side by side.
+    """
 
     def __init__(
         self,
@@ -113,11 +102,33 @@ class _Stack:
         validation: Sequence[Tensor],
         seeds: Sequence[int],
         config: FitConfig,
-        schedule: Schedule,
-        device: torch.device,
+        *,
+        learning_rates: Sequence[float] | None = None,
+        criteria: Sequence[str] | None = None,
+        schedule: Schedule = PLAIN,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.models, self.tasks, self.device = models, tasks, device
+        kept = ("decay", "decay_patience", "halve_every")
+        if replace(schedule, **{name: getattr(PLAIN, name) for name in kept}) != PLAIN:
+            raise ValueError(f"a stack knows no schedule but {', '.join(kept)}; got {schedule}")
+        self.models, self.tasks, self.device = models, tasks, torch.device(device)
         self.config, self.schedule = config, schedule
+        with on_device(self.device):
+            self._set_up(graphs, y, train, validation, seeds)
+        rates = learning_rates or [config.learning_rate] * len(models)
+        self.first_rates = self.rates.new_tensor(rates)
+        judged = [c == "score" for c in criteria or [config.criterion] * len(models)]
+        self.board.by_score.copy_(torch.tensor(judged))
+
+    def _set_up(
+        self,
+        graphs: Collection,
+        y: Tensor,
+        train: Sequence[Tensor],
+        validation: Sequence[Tensor],
+        seeds: Sequence[int],
+    ) -> None:
+        models, tasks, config, device = self.models, self.tasks, self.config, self.device
         for model in models:
             model.to(device).train()
         params, buffers = stack_module_state(list(models))
@@ -132,22 +143,13 @@ class _Stack:
         self.rates = self.flat.new_zeros(len(models))  # (M,), in place: a recorded step reads it
         self.adam = StackedAdam(self.flat, self.rates, config.weight_decay)
         self.scores = StackedScore(tasks, device)
-        self.board = Scoreboard(self._trained(), config, schedule, tasks[0].higher_is_better)
+        better = tasks[0].higher_is_better
+        self.board = Scoreboard(self._trained(), config, self.schedule, better)
         self.epoch = 0
         self.seconds = 0.0
         self.in_flight: deque[torch.cuda.Event] = deque()
         self.orders = _orders(train, seeds, config, device)
         self._record_steps(graphs, batches(list(validation), config.batch_size))
-
-    def plan_rates(self, first: Sequence[float]) -> None:
-        """With which learning rates the models begin."""
-        self.first_rates = self.rates.new_tensor(first)
-        self._set_rates()
-
-    def judge_by(self, criteria: Sequence[str]) -> None:
-        """What chooses each model's best epoch, ``loss`` or ``score``."""
-        by_score = [criterion == "score" for criterion in criteria]
-        self.board.by_score.copy_(torch.tensor(by_score))
 
     def _set_rates(self) -> None:
         every = self.schedule.halve_every
@@ -206,6 +208,36 @@ class _Stack:
         losses = self._losses(outputs, index, there)
         self.board.close(losses, self.scores(outputs, take(self.y, index), there))
 
+    def epochs(
+        self,
+        checkpoint: Path | None = None,
+        fingerprint: str = "",
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Iterator[int]:
+        """Trains to the end, or until interrupted, and gives the number of each finished epoch.
+
+        Args:
+            checkpoint: file from which training resumes if it is there, and which keeps it.
+            fingerprint: identifies models, data and settings; another one is refused.
+            interrupted: asked before each epoch whether to stop.
+        """
+        if checkpoint is not None:
+            self.restore(read_checkpoint(checkpoint, fingerprint))
+        due = time.monotonic() + SAVE_EVERY_SECONDS
+        while not self.finished and not interrupted():
+            with on_device(self.device):
+                self.train_epoch()
+            yield self.epoch
+            if checkpoint is not None and time.monotonic() > due:
+                started = time.monotonic()
+                write_checkpoint(checkpoint, fingerprint, self.state())
+                took = time.monotonic() - started
+                due = time.monotonic() + max(SAVE_EVERY_SECONDS, took / SAVING_SHARE)
+        if checkpoint is not None and not self.finished:
+            write_checkpoint(checkpoint, fingerprint, self.state())
+        self.train_step.release()
+        self.examine.release()
+
     @property
     def finished(self) -> bool:
         """Whether all epochs are done, or every model's patience is at its end."""
@@ -243,11 +275,6 @@ class _Stack:
                 f"the validation graphs of model {model} do not define a {self.tasks[0].metric} "
                 "(too few answers of each kind): hold out more, or let criterion be 'loss'"
             )
-
-    def release(self) -> None:
-        """Gives back what only training needs."""
-        self.train_step.release()
-        self.examine.release()
 
     def results(self) -> list[FitResult]:
         """Gives each model the parameters of its best epoch; returns what training gave."""

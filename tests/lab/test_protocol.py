@@ -48,13 +48,13 @@ def test_records_of_the_selection_have_no_test_score(finished):
 
 def test_test_graphs_reach_neither_training_nor_selection(tmp_path, monkeypatch):
     seen = []
-    real = jobs.fit_stack
+    real = jobs.Stack
 
     def watched(models, tasks, graphs, y, train, validation, *rest, **options):
         seen.append((train, validation))
         return real(models, tasks, graphs, y, train, validation, *rest, **options)
 
-    monkeypatch.setattr(jobs, "fit_stack", watched)
+    monkeypatch.setattr(jobs, "Stack", watched)
     evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
     for train, validation in seen:
         for t, v in zip(train, validation, strict=True):
@@ -90,6 +90,35 @@ def test_a_killed_evaluation_goes_on_to_the_same_records(done, finished, tmp_pat
         evaluate(PROBLEM, [contender()], RULES, DiesAfter(done), tmp_path)
     again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
     assert digests(again) == digests(records)
+
+
+def test_jobs_that_take_turns_give_the_same_records(finished, tmp_path):
+    shares = []
+    turns = LocalEngine(abreast=3)
+    together = evaluate(
+        PROBLEM, [contender()], RULES, turns, tmp_path, lambda what, share: shares.append(share)
+    )
+    assert digests(together) == digests(finished[0])
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize("abreast", [1, 2])
+def test_ctrl_c_saves_all_that_take_turns_and_goes_on_to_the_same_records(
+    abreast, finished, tmp_path
+):
+    def press(what: str, share: float) -> None:
+        if "epoch 2" in what:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    engine = LocalEngine(abreast=abreast)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(PROBLEM, [contender()], RULES, engine, tmp_path, press)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == abreast
+    seen = []
+    again = evaluate(PROBLEM, [contender()], RULES, engine, tmp_path, lambda *a: seen.append(a[0]))
+    assert digests(again) == digests(finished[0])
+    assert "epoch 3" in seen[0], "the first goes on where it was"
 
 
 def _evaluate_in_a_child(folder) -> None:
@@ -244,14 +273,14 @@ def test_progress_ends_at_the_end(tmp_path):
 def test_time_before_an_interruption_counts(monkeypatch):
     (one,) = contender(sizes=(3,)).configurations
     (job,) = final_jobs(PROBLEM, "pi-gnn", dict.fromkeys(range(FOLDS), one), RULES)
-    fit_stack = jobs.fit_stack
+    results = jobs.Stack.results
 
-    def resumed(*arguments, **options):
+    def resumed(stack):
         """As if each epoch had taken a minute, most of them in another process."""
-        results = fit_stack(*arguments, **options)
-        return [replace(r, curve=tuple(replace(e, seconds=60.0) for e in r.curve)) for r in results]
+        minutes = [tuple(replace(e, seconds=60.0) for e in r.curve) for r in results(stack)]
+        return [replace(r, curve=c) for r, c in zip(results(stack), minutes, strict=True)]
 
-    monkeypatch.setattr(jobs, "fit_stack", resumed)
+    monkeypatch.setattr(jobs.Stack, "results", resumed)
     epochs = len(job.runs) * one["epochs"]
     spent = sum(record.circumstances.seconds for record in jobs.work(job, PROBLEM, "cpu"))
     assert spent == pytest.approx(60.0 * epochs)
