@@ -5,6 +5,7 @@ import torch
 from kernels import DEVICE, law
 from torch import Tensor
 
+from softperm import normalisation
 from softperm.normalisation import VertexBatchNorm
 
 SHAPES = [
@@ -83,3 +84,35 @@ def test_a_model_that_diverged_stays_nan_and_spoils_no_other():
     y, _, _ = normalise(*(t.to(DEVICE) for t in (x, ones, ones, count)), 1e-5, True)
     assert bool(y[0, :, 2].isnan().all())
     assert bool(y[1].isfinite().all())
+
+
+@law
+@pytest.mark.parametrize("mapped", ["rows", "rows last", "nothing but the parameters"])
+def test_models_side_by_side_are_each_normalised_by_their_own_count(mapped, monkeypatch):
+    """Counts are the last entries of each model's offsets: they do not lie side by side."""
+    generator = torch.Generator().manual_seed(0)
+    ptr = torch.tensor([[0, 11, 50], [0, 9, 20], [0, 0, 0]])
+    x, grad = torch.randn(2, 3, 50, 7, generator=generator, dtype=torch.float64)
+    weight, bias = torch.randn(2, 3, 7, generator=generator, dtype=torch.float64)
+    if mapped == "rows last":
+        x = x.movedim(0, 2).contiguous()
+    place = {"rows": 0, "rows last": 2}.get(mapped)
+    rows = x if place is not None else x[0]
+
+    def outcome(kernels: bool) -> list[Tensor]:
+        monkeypatch.setattr(normalisation, "_has_kernels", lambda *given: kernels)
+        device = DEVICE if kernels else "cpu"
+        norm = VertexBatchNorm(7, relu=True).double().to(device)
+        running = [torch.zeros(3, 7, dtype=torch.float64, device=device) for _ in range(2)]
+        given = [t.to(device).detach().requires_grad_() for t in (rows, weight, bias)]
+
+        def one(x, weight, bias, mean, var, ptr):
+            state = {"weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
+            return torch.func.functional_call(norm, state, (x, ptr[-1]))
+
+        y = torch.vmap(one, in_dims=(place, 0, 0, 0, 0, 0))(*given, *running, ptr.to(device))
+        found = torch.autograd.grad(y, given, grad.to(device))
+        return [t.detach().cpu() for t in (y, *found, *running)]
+
+    for ours, theirs in zip(outcome(True), outcome(False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-8)

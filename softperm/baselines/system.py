@@ -106,6 +106,11 @@ class Kernel:
     machine: Callable[..., KernelEstimator]
     grid: Mapping[str, tuple]
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of its hyper-parameters."""
+        return tuple(inspect.signature(self.machine).parameters)
+
     def build(self, settings: Mapping[str, Any]) -> KernelEstimator:
         """An estimator that has seen nothing."""
         return self.machine(**settings)

@@ -32,7 +32,11 @@ def evaluate(
     ] = None,
     model: Annotated[
         str | None,
-        Option("--model", "--models", help="Systems, commas between; the recipe's by default."),
+        Option(
+            "--model",
+            "--models",
+            help="Systems, commas between, pi-gnn+NAME for a variant; the recipe's by default.",
+        ),
     ] = None,
     out: Annotated[
         Path, Option(help="Run folder; what is finished there is not done again.")
@@ -44,7 +48,9 @@ def evaluate(
         str, Option(help="With --data: auto, classification, multilabel or regression.")
     ] = "auto",
     folds: Annotated[int, Option(min=2, help="With --data: outer folds.")] = 10,
-    epochs: Annotated[int | None, Option(min=1, help="Other than the recipe's.")] = None,
+    epochs: Annotated[
+        int | None, Option(min=1, help="Other than the recipe's, but for variants that say theirs.")
+    ] = None,
     final_runs: Annotated[int | None, Option(min=1, help="Other than the recipe's.")] = None,
     configurations: Annotated[
         int | None,
@@ -95,7 +101,8 @@ def evaluate(
         problems = (_own(file, target, task, symmetrise, seed, folds) for file in [data])
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
-    choices = {"recipe": asdict(chosen), "seed": seed, "stack": stack}
+    content = {k: v for k, v in asdict(chosen).items() if k != "variants" or v}
+    choices = {"recipe": content, "seed": seed, "stack": stack}
     own = {"data": str(data), "target": target, "task": task, "folds": folds}
     _claim(out, choices if data is None else {**choices, **own})
     where = _engine(engine, device, address, abreast)

@@ -28,7 +28,7 @@ def report(
 ) -> None:
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
     from softperm.lab.records import collect_records, find_records
-    from softperm.lab.report import numbers, write_report
+    from softperm.lab.report import in_order, numbers, write_report
     from softperm.lab.tables import cells_of
 
     for folder in runs:
@@ -42,10 +42,11 @@ def report(
         )
     out = out or runs[0]
     ready_folder(out)
+    cells = cells_of(records)  # refuses what cannot be a table, before anything is written
     if collect:
         records = collect_records(records, out / "records")
     made = write_report(records, out, title)
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
     if as_json:
-        result["cells"] = numbers(cells_of(records))
+        result["cells"] = numbers(in_order(cells))
     give(result, as_json)

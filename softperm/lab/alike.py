@@ -36,9 +36,11 @@ def shape_of(run: Run, system: System | Kernel) -> str:
 def training_of(run: Run) -> tuple[int, int, str]:
     """The same for runs that are one training: the criterion only looks at its curve.
 
-    A run of the final stage keeps the network of its own best epoch, which no two criteria share.
+    A run of the final stage keeps the network of its own best epoch, which no two criteria share;
+    nor do they where a learning rate falls by what the criterion says.
     """
-    without = ("criterion",) if run.stage == "selection" else ()
+    looks_only = run.stage == "selection" and run.configuration.get("decay") is None
+    without = ("criterion",) if looks_only else ()
     return run.fold, run.seed, key_of(run.configuration, without)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,8 @@ from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
 from softperm.lab.systems import find_system
 from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
-from softperm.training.stack import Stack, predict_stack
+from softperm.training.stack import Stack
+from softperm.training.stacked_outputs import predict_stack
 
 Result = TypeVar("Result")
 _CONFIG = tuple(f.name for f in fields(FitConfig) if f.name != "seed")
@@ -274,6 +275,21 @@ def fit_config(run: Run) -> FitConfig:
 def _schedule(run: Run) -> Schedule:
     """The part of a run's configuration that is about learning rates that fall."""
     return Schedule(**{k: v for k, v in run.configuration.items() if k in _SCHEDULE})
+
+
+def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
+    """Raises ValueError if a system cannot be trained so, whatever the graphs."""
+    known = (*TRAINING, *find_system(model).settings)
+    if unknown := sorted(set(configuration) - set(known)):
+        raise ValueError(f"{model} has no setting {', '.join(unknown)}: it has {', '.join(known)}")
+    run = Run("", model, "final", 0, 1, configuration, 0)
+    try:
+        fit_config(run)
+        _schedule(run)
+    except TypeError as problem:
+        raise ValueError(
+            f"{model} cannot be trained with {dict(configuration)}: {problem}"
+        ) from None
 
 
 def seed_of(run: Run) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from softperm.baselines import Kernel
 from softperm.lab.alike import key_of, shape_of, training_of
-from softperm.lab.jobs import Job
+from softperm.lab.jobs import Job, check_configuration
 from softperm.lab.problem import Problem
 from softperm.lab.recipes import Recipe, points
 from softperm.lab.records import Record, Run, read_records, write_records
@@ -82,7 +82,11 @@ class Failed(ValueError):
 
 
 def contender_of(recipe: Recipe, model: str) -> Contender:
-    """A system with the configurations that a recipe, or the system itself, has for it."""
+    """A system with the configurations that a recipe, or the system itself, has for it.
+
+    Raises:
+        ValueError: there is no such system or variant, or a setting is unknown or out of range.
+    """
     system, changes = find_system(model), recipe.changes(model)
     training = {k: v for k, v in recipe.training.items() if k not in changes}
     choices = {k: v for k, v in training.items() if isinstance(v, list)}
@@ -99,8 +103,10 @@ def contender_of(recipe: Recipe, model: str) -> Contender:
     if not isinstance(system, Kernel):  # which is not trained
         grid |= {k: v for k, v in choices.items() if k not in grid}
     grid = {k: v for k, v in grid.items() if k not in changes}
-    chosen = points(grid, recipe.configurations)
-    return Contender(model, tuple({**fixed, **changes, **point} for point in chosen))
+    chosen = [{**fixed, **changes, **p} for p in points(grid, recipe.configurations)]
+    for configuration in chosen:
+        check_configuration(model, configuration)
+    return Contender(model, tuple(chosen))
 
 
 def evaluate(

@@ -67,6 +67,9 @@ class Recipe:
             raise ValueError(f"categories must be one of {known}; got {self.categories!r}")
         if self.configurations is not None and self.configurations < 1:
             raise ValueError(f"configurations must be at least 1; got {self.configurations}")
+        tables = [self.variants, *self.variants.values()] if _is_table(self.variants) else [None]
+        if not all(_is_table(table) for table in tables):
+            raise ValueError("variants must be a table of tables: NAME = { setting = value }")
         if self.final_runs < 1:
             raise ValueError(f"final_runs must be at least 1; got {self.final_runs}")
 
@@ -85,8 +88,12 @@ class Recipe:
         _, plus, variant = model.partition("+")
         if plus and variant not in self.variants:
             known = ", ".join(self.variants) or "none"
-            raise ValueError(f"recipe {self.name} has no variant {variant}: there are {known}")
+            raise ValueError(f"recipe {self.name} has no variant {variant!r}: there are {known}")
         return self.variants[variant] if plus else {}
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping)
 
 
 def points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:

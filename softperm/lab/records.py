@@ -98,9 +98,14 @@ class Record:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything but the circumstances: equal for equal numbers, to the last bit."""
+        """SHA-256 of everything but the circumstances: equal for equal numbers, to the last bit.
+
+        The curve of a training that only chose, which need not be kept, does not count.
+        """
         content = asdict(self)
         del content["circumstances"]
+        if self.run.stage == "selection":
+            content["curve"] = {}
         return hashlib.sha256(_line(content)).hexdigest()
 
 
@@ -136,15 +141,14 @@ def collect_records(records: Iterable[Record], folder: Path) -> list[Record]:
     Curves of trainings that only chose a configuration are left out: no table shows them.
 
     Args:
-        records: to gather; of those of one training, the last.
+        records: to gather, each once.
         folder: where to; files of other names there are left alone.
 
     Returns:
         What was written.
     """
-    kept = {_line(asdict(record.run)): record for record in records}
     groups: dict[str, list[Record]] = {}
-    for record in kept.values():
+    for record in records:
         if record.run.stage == "selection":
             record = replace(record, curve={})
         groups.setdefault(f"{record.run.dataset}.{record.run.model}.jsonl", []).append(record)

@@ -83,14 +83,15 @@ def in_order(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=_place)
 
 
-def _place(cell: Cell) -> tuple[int, str, int]:
+def _place(cell: Cell) -> tuple[int, str, tuple[int, str]]:
     datasets = known_names()
     known = [k for k, name in enumerate(datasets) if f"{cell.dataset}-".startswith(f"{name}-")]
     return known[-1] if known else len(datasets), cell.dataset, _rank(cell.model)
 
 
-def _rank(model: str) -> int:
-    return system_names().index(model.partition("+")[0])
+def _rank(model: str) -> tuple[int, str]:
+    base, _, variant = find_system(model).name.partition("+")
+    return system_names().index(base), variant
 
 
 def quoted(dataset: str, model: str) -> Quoted | None:

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from softperm.ragged.operators import to_front
+
 
 class VertexBatchNorm(nn.Module):
     """Batch normalisation over the real vertices of a batch only.
@@ -32,7 +34,7 @@ class VertexBatchNorm(nn.Module):
         """Normalises all rows with the statistics of the first ``count``."""
         if not self.training:
             return self._scaled(x - self.running_mean, self.running_var)
-        if x.is_cuda and x.dtype == self.weight.dtype:  # mixed precision is left to torch
+        if _has_kernels(x, self.weight):
             given = x[None], self.weight[None], self.bias[None], count[None]
             y, mean, var = normalise_op(*given, self.eps, self.relu)
             self._learn(mean[0], var[0], count)
@@ -59,7 +61,12 @@ class VertexBatchNorm(nn.Module):
         self.running_var.add_(weight * (unbiased - self.running_var))
 
 
-@torch.library.custom_op("softperm::normalise", mutates_args=(), device_types="cuda")
+def _has_kernels(x: Tensor, weight: Tensor) -> bool:
+    """Whether the operators below are for it; mixed precision is left to torch."""
+    return x.is_cuda and x.dtype == weight.dtype
+
+
+@torch.library.custom_op("softperm::normalise", mutates_args=())
 def normalise_op(
     x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -72,7 +79,7 @@ def normalise_op(
     return normalise(x, weight, bias, count, eps, relu)
 
 
-@torch.library.custom_op("softperm::normalise_backward", mutates_args=(), device_types="cuda")
+@torch.library.custom_op("softperm::normalise_backward", mutates_args=())
 def normalise_backward_op(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, mean: Tensor,
     var: Tensor, eps: float, relu: bool,
@@ -85,12 +92,12 @@ def normalise_backward_op(
 
 @normalise_op.register_fake
 def _(x, weight, bias, count, eps, relu):
-    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+    return tuple(t.new_empty(t.shape) for t in (x, weight, weight))
 
 
 @normalise_backward_op.register_fake
 def _(grad, x, weight, bias, count, mean, var, eps, relu):
-    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+    return tuple(t.new_empty(t.shape) for t in (x, weight, weight))
 
 
 def _save(ctx, inputs, output):
@@ -111,10 +118,7 @@ def _stacked(op):
 
     def rule(info, in_dims, *arguments):
         *tensors, eps, relu = arguments
-        front = [
-            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-            for t, d in zip(tensors, in_dims[:-2], strict=True)
-        ]
+        front = list(to_front(info, in_dims[:-2], *tensors))
         made = op(*(t.flatten(0, 1) for t in front), eps, relu)
         return tuple(t.unflatten(0, front[0].shape[:2]) for t in made), (0, 0, 0)
 

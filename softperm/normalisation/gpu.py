@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from softperm.ragged.gpu import block
+
 ROWS = 32  # that one step of a program reads
 SHARE = 128  # rows that a program sums over, until there are MOST programs for a model
 MOST = 32
@@ -30,7 +32,7 @@ def _moments_kernel(
     average = tl.zeros((BH,), dtype=kind)
     squares = tl.zeros((BH,), dtype=kind)
     for start in range(s * ROWS, last, shares * ROWS):
-        v = start + tl.arange(0, ROWS)
+        v = start + tl.arange(0, ROWS).to(tl.int64)
         inside = (v[:, None] < last) & (h[None, :] < H)
         values = tl.load(base + v[:, None] * H + h[None, :], inside, other=0.0)
         here = tl.minimum(last - start, ROWS).to(kind)
@@ -53,9 +55,9 @@ def _normalise_kernel(
     EPS: tl.constexpr, RELU: tl.constexpr,
     ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """Program (m, k, h): the k-th block of model m's rows, with the moments of all shares."""
-    m, k = tl.program_id(0), tl.program_id(1)
-    h = tl.program_id(2) * BH + tl.arange(0, BH)
+    """Program (m · blocks + k, h): the k-th block of rows, with the moments of all shares."""
+    m, k = tl.program_id(0) // tl.cdiv(V, ROWS), tl.program_id(0) % tl.cdiv(V, ROWS)
+    h = tl.program_id(1) * BH + tl.arange(0, BH)
     s = m * shares + tl.arange(0, SHARES)
     there = tl.arange(0, SHARES) < shares
     filled = there[:, None] & (h[None, :] < H)
@@ -71,7 +73,7 @@ def _normalise_kernel(
         tl.store(var + m * H + h, spread, h < H)
     scale = tl.load(weight + m * H + h, h < H, other=0.0) / tl.sqrt(spread + EPS)
     shift = tl.load(bias + m * H + h, h < H, other=0.0)
-    v = k * ROWS + tl.arange(0, ROWS)
+    v = k.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = (v[:, None] < V) & (h[None, :] < H)
     place = m.to(tl.int64) * V * H + v[:, None] * H + h[None, :]
     values = tl.load(x + place, inside, other=0.0)
@@ -109,7 +111,7 @@ def _sums_kernel(
     of_weight = tl.zeros((BH,), dtype=d_weight.dtype.element_ty)
     of_bias = tl.zeros((BH,), dtype=d_weight.dtype.element_ty)
     for start in range(s * ROWS, V, shares * ROWS):
-        v = start + tl.arange(0, ROWS)
+        v = start + tl.arange(0, ROWS).to(tl.int64)
         inside = (v[:, None] < V) & there[None, :]
         place = m.to(tl.int64) * V * H + v[:, None] * H + h[None, :]
         g, unit = _reaching(grad, x, place, inside, middle, inverse, w, shift, RELU)
@@ -126,9 +128,9 @@ def _backward_kernel(
     EPS: tl.constexpr, RELU: tl.constexpr,
     ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """Program (m, k, h): the gradient of the k-th block of model m's rows."""
-    m, k = tl.program_id(0), tl.program_id(1)
-    h = tl.program_id(2) * BH + tl.arange(0, BH)
+    """Program (m · blocks + k, h): the gradient of the k-th block of model m's rows."""
+    m, k = tl.program_id(0) // tl.cdiv(V, ROWS), tl.program_id(0) % tl.cdiv(V, ROWS)
+    h = tl.program_id(1) * BH + tl.arange(0, BH)
     there = h < H
     s = m * shares + tl.arange(0, SHARES)
     filled = (tl.arange(0, SHARES) < shares)[:, None] & there[None, :]
@@ -143,7 +145,7 @@ def _backward_kernel(
     inverse = 1.0 / tl.sqrt(tl.load(var + m * H + h, there, other=0.0) + EPS)
     w = tl.load(weight + m * H + h, there, other=0.0)
     shift = tl.load(bias + m * H + h, there, other=0.0)
-    v = k * ROWS + tl.arange(0, ROWS)
+    v = k.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = (v[:, None] < V) & there[None, :]
     place = m.to(tl.int64) * V * H + v[:, None] * H + h[None, :]
     g, unit = _reaching(grad, x, place, inside, middle, inverse, w, shift, RELU)
@@ -156,24 +158,24 @@ def _layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
     """Rows V, columns H, into how many shares rows are cut, sizes of blocks."""
     _, v, h = x.shape
     shares = min(MOST, triton.next_power_of_2(max(1, triton.cdiv(v, SHARE))))
-    return v, h, shares, {"ROWS": ROWS, "BH": min(64, max(16, triton.next_power_of_2(h)))}
+    return v, h, shares, {"ROWS": ROWS, "BH": block(h, 64)}
 
 
 def normalise(
     x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See :func:`softperm.normalisation.normalise_op`."""
-    x = x.contiguous()
+    x, count = x.contiguous(), count.contiguous()
     models, (v, h, shares, blocks) = len(x), _layout(x)
-    y, mean = torch.empty_like(x), x.new_empty(models, h)
-    var, rows = torch.empty_like(mean), x.new_empty(models, shares)
+    y, mean = torch.empty_like(x), x.new_zeros(models, h)
+    var, rows = torch.zeros_like(mean), x.new_empty(models, shares)
     means, powers = x.new_empty(2, models, shares, h)
     columns = triton.cdiv(h, blocks["BH"])
-    if models and h:
+    if x.numel():
         _moments_kernel[(models * shares, columns)](
             x, count, rows, means, powers, v, h, shares, **blocks
         )
-        _normalise_kernel[(models, max(1, triton.cdiv(v, ROWS)), columns)](
+        _normalise_kernel[(models * triton.cdiv(v, ROWS), columns)](
             x, weight.contiguous(), bias.contiguous(), rows, means, powers, y, mean, var,
             v, h, shares, EPS=eps, RELU=relu, SHARES=shares, **blocks,
         )  # fmt: skip
@@ -185,19 +187,19 @@ def normalise_backward(
     var: Tensor, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of rows, weight and bias."""
-    x, grad = x.contiguous(), grad.contiguous()
+    x, grad, count = x.contiguous(), grad.contiguous(), count.contiguous()
     weight, bias = weight.contiguous(), bias.contiguous()
     models, (v, h, shares, blocks) = len(x), _layout(x)
-    d_x, d_weight = torch.empty_like(x), torch.empty_like(mean)
-    d_bias = torch.empty_like(mean)
+    d_x, d_weight = torch.empty_like(x), torch.zeros_like(mean)
+    d_bias = torch.zeros_like(mean)
     weights, biases = x.new_empty(2, models, shares, h)
     columns = triton.cdiv(h, blocks["BH"])
-    if models and h:
+    if x.numel():
         given = grad, x, weight, bias, mean, var
         _sums_kernel[(models * shares, columns)](
             *given, weights, biases, v, h, shares, EPS=eps, RELU=relu, **blocks
         )
-        _backward_kernel[(models, max(1, triton.cdiv(v, ROWS)), columns)](
+        _backward_kernel[(models * triton.cdiv(v, ROWS), columns)](
             *given, count, weights, biases, d_x, d_weight, d_bias, v, h, shares,
             EPS=eps, RELU=relu, SHARES=shares, **blocks,
         )  # fmt: skip

@@ -80,7 +80,7 @@ def _propagate_kernel(
     tl.store(out + v * F + f, total, f < F)
 
 
-def _block(size: int, most: int) -> int:
+def block(size: int, most: int) -> int:
     """The power of two that covers ``size``, at least 16 and at most ``most``."""
     return min(most, max(16, triton.next_power_of_2(size)))
 
@@ -102,7 +102,7 @@ def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
     splits = _splits(len(left), graphs)
     out = left.new_empty(splits, graphs, p, f)
     dot = left.dtype == torch.float32
-    bp, bf = (_block(p, 64), _block(f, 64)) if dot else (16, 16)
+    bp, bf = (block(p, 64), block(f, 64)) if dot else (16, 16)
     if out.numel():
         _pool_kernel[(graphs * splits, triton.cdiv(p, bp), triton.cdiv(f, bf))](
             left.contiguous(), right.contiguous(), *_spans(ptr), out, p, f, splits, graphs,
@@ -118,7 +118,7 @@ def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
     splits = _splits(len(right), graphs)
     out = right.new_zeros(len(right), p)
     dot = right.dtype == torch.float32
-    bp, bf = (_block(p, 64), _block(f, 64)) if dot else (16, 16)
+    bp, bf = (block(p, 64), block(f, 64)) if dot else (16, 16)
     if out.numel() and graphs:
         _spread_kernel[(graphs * splits, triton.cdiv(p, bp))](
             small.contiguous(), right.contiguous(), *_spans(ptr), out, p, f, splits,
@@ -134,11 +134,11 @@ def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
     row_ptr = torch.searchsorted(
         edge_index[0].contiguous(), torch.arange(vertices + 1, device=x.device)
     )
-    block = _block(features, 128)
+    columns = block(features, 128)
     degree = edge_index.shape[1] // max(vertices, 1)
     if out.numel():
-        _propagate_kernel[(vertices, triton.cdiv(features, block))](
+        _propagate_kernel[(vertices, triton.cdiv(features, columns))](
             x.contiguous(), row_ptr, edge_index[1].contiguous(), edge_weight.contiguous(), out,
-            features, EDGES=4 if degree < 8 else 16, BF=block, num_warps=1,
+            features, EDGES=4 if degree < 8 else 16, BF=columns, num_warps=1,
         )  # fmt: skip
     return out

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from softperm.ragged.gpu import block
+
 ROWS = 16  # that one step of a program reads
 
 
@@ -20,15 +22,18 @@ def _maximum_kernel(
     first, last = tl.load(begin + r), tl.load(end + r)
     most = tl.full((BF,), float("-inf"), dtype=out.dtype.element_ty)
     count = tl.zeros((BF,), dtype=out.dtype.element_ty)
+    wrong = tl.zeros((BF,), dtype=tl.int32)
     for start in range(first, last, ROWS):
         e = start + tl.arange(0, ROWS)
         row = tl.load(source + e, e < last, other=0)
         inside = (e < last)[:, None] & (f[None, :] < F)
         values = tl.load(x + row[:, None] * F + f[None, :], inside, other=float("-inf"))
+        wrong |= tl.max((values != values).to(tl.int32), axis=0)  # NaN, which a maximum skips
         here = tl.maximum(most, tl.max(values, axis=0))
         as_large = tl.where(inside & (values == here[None, :]), 1.0, 0.0)
         count = tl.where(here == most, count, 0.0) + tl.sum(as_large, axis=0)
         most = here
+    most = tl.where(wrong != 0, float("nan"), most)
     tl.store(out + r * F + f, tl.where(first < last, most, 0.0), f < F)
     tl.store(ties + r * F + f, count, f < F)
 
@@ -59,11 +64,11 @@ def maximum(x: Tensor, begin: Tensor, end: Tensor, source: Tensor) -> tuple[Tens
     features = x.shape[1]
     out = x.new_empty(len(begin), features)
     ties = torch.empty_like(out)
-    block = min(128, max(16, triton.next_power_of_2(features)))
+    columns = block(features, 128)
     if out.numel():
-        _maximum_kernel[(len(out), triton.cdiv(features, block))](
+        _maximum_kernel[(len(out), triton.cdiv(features, columns))](
             x.contiguous(), begin.contiguous(), end.contiguous(), source.contiguous(), out, ties,
-            features, ROWS=ROWS, BF=block, num_warps=1,
+            features, ROWS=ROWS, BF=columns, num_warps=1,
         )  # fmt: skip
     return out, ties
 
@@ -74,11 +79,11 @@ def maximum_backward(
     """See :func:`softperm.ragged.maximum.maximum_backward_op`."""
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     features = x.shape[1]
-    block = min(128, max(16, triton.next_power_of_2(features)))
+    columns = block(features, 128)
     if d_x.numel():
-        _maximum_backward_kernel[(len(x), triton.cdiv(features, block))](
+        _maximum_backward_kernel[(len(x), triton.cdiv(features, columns))](
             share.contiguous(), x.contiguous(), out.contiguous(), begin.contiguous(),
             end.contiguous(), target.contiguous(), d_x, features,
-            ROWS=ROWS, BF=block, num_warps=1,
+            ROWS=ROWS, BF=columns, num_warps=1,
         )  # fmt: skip
     return d_x

@@ -23,7 +23,7 @@ def neighbour_maximum(
         x: a vector for each vertex.
         edge_index: directed edges, sorted by row and symmetric.
     """
-    if not x.is_cuda:
+    if not _has_kernels(x):
         return _scatter(x[edge_index[1]], edge_index[0], len(x))
     degree = edge_index.new_zeros(len(x)).scatter_add(0, edge_index[0], edge_index[0] * 0 + 1)
     end = degree.cumsum(0)
@@ -34,7 +34,7 @@ def neighbour_maximum(
 def graph_maximum(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
     """The largest value of each feature over each graph's vertices; 0 for an empty graph."""
     owner = owners(ptr, len(x))
-    if not x.is_cuda:
+    if not _has_kernels(x):
         return _scatter(x, owner, ptr.numel())[:-1]
     vertex = torch.arange(len(x), device=x.device)
     inside = (owner < ptr.numel() - 1).long()
@@ -47,6 +47,11 @@ def owners(ptr: Int[Tensor, " B1"], vertices: int) -> Int[Tensor, " V"]:
     return ends.cumsum(0)[:vertices]
 
 
+def _has_kernels(x: Tensor) -> bool:
+    """Whether the operators below are for it."""
+    return x.is_cuda
+
+
 def _scatter(
     values: Float[Tensor, "K F"], place: Int[Tensor, " K"], places: int
 ) -> Float[Tensor, "places F"]:
@@ -56,7 +61,7 @@ def _scatter(
     return torch.where(most.isneginf(), 0.0, most)
 
 
-@torch.library.custom_op("softperm::maximum", mutates_args=(), device_types="cuda")
+@torch.library.custom_op("softperm::maximum", mutates_args=())
 def maximum_op(
     x: Tensor, begin: Tensor, end: Tensor, source: Tensor,
     back_begin: Tensor, back_end: Tensor, target: Tensor,
@@ -71,7 +76,7 @@ def maximum_op(
     return maximum(x, begin, end, source)
 
 
-@torch.library.custom_op("softperm::maximum_backward", mutates_args=(), device_types="cuda")
+@torch.library.custom_op("softperm::maximum_backward", mutates_args=())
 def maximum_backward_op(
     share: Tensor, x: Tensor, out: Tensor, begin: Tensor, end: Tensor, target: Tensor
 ) -> Tensor:
@@ -89,7 +94,7 @@ def _(x, begin, end, source, back_begin, back_end, target):
 
 @maximum_backward_op.register_fake
 def _(share, x, out, begin, end, target):
-    return torch.empty_like(x)
+    return x.new_empty(x.shape)
 
 
 def _save(ctx, inputs, output):

@@ -10,7 +10,7 @@ import torch
 
 from softperm.folder import write_atomically
 
-_HEADER = b"softperm checkpoint 2\n"
+_HEADER = b"softperm checkpoint 3\n"
 _DIGEST = hashlib.sha256().digest_size
 
 

@@ -77,7 +77,11 @@ class Run:
         self.plateau = None
         if schedule.decay is not None:
             self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
-                self.adam, factor=schedule.decay, patience=schedule.decay_patience, threshold=0.0
+                self.adam,
+                factor=schedule.decay,
+                patience=schedule.decay_patience,
+                threshold=0.0,
+                eps=0.0,
             )
         self.feed = Feed(train, task, fabric.device)
         self.recorded: RecordedTraining | None = None

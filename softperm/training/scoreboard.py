@@ -81,7 +81,7 @@ class Scoreboard:
         better = (value < self.best_value) | (self.best_epoch == 0)
         if self.config.patience is not None:
             better &= self.epoch - self.best_epoch <= self.config.patience
-        self._decay(better)
+        self._decay(value < self.best_value)
         self.best_value.copy_(torch.where(better, value, self.best_value))
         self.best_epoch.copy_(torch.where(better, self.epoch, self.best_epoch))
         for name, tensor in self.trained.items():
@@ -95,7 +95,7 @@ class Scoreboard:
         waited = torch.where(better, 0, self.waited + 1)
         tired = waited > self.schedule.decay_patience
         self.waited.copy_(torch.where(tired, 0, waited))
-        self.decayed.mul_(torch.where(tired, self.schedule.decay, 1.0))
+        self.decayed.copy_(torch.where(tired, self.schedule.decay * self.decayed, self.decayed))
 
     def patience_is_over(self, epoch: int) -> bool:
         """Whether no model will get better any more; asks the device once that is possible."""

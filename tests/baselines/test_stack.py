@@ -108,6 +108,15 @@ def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates
     assert stacked[1].eps.abs().max() == 0, "the second does not"
 
 
+def test_a_stack_refuses_what_only_a_training_alone_can_do():
+    rest = (gins(), [Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, FitConfig(epochs=1))
+    for schedule in (Schedule(ema=0.9), Schedule(clip=1.0), Schedule(accumulate=2)):
+        with pytest.raises(ValueError, match="a stack knows no schedule but decay, decay_patience"):
+            fit_stack(*rest, schedule=schedule)
+    with pytest.raises(ValueError, match="criterion must be 'loss' or 'score'; got 'scor'"):
+        fit_stack(*rest, criteria=["loss", "scor"])
+
+
 def test_halving_is_the_step_schedule_of_torch():
     ours, theirs = (gins()[0].train() for _ in range(2))
     task, train = Classification(3), Examples(GRAPHS, Y, TRAIN[0])
@@ -126,23 +135,27 @@ def test_halving_is_the_step_schedule_of_torch():
         assert_close(ours.state_dict()[key], tensor, rtol=1e-8, atol=1e-8)
 
 
-def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(tmp_path, monkeypatch):
+@pytest.mark.parametrize("schedule", FALLING)
+def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(schedule, tmp_path, monkeypatch):
     whole, broken, again = gins(), gins(), gins()
-    settings = FitConfig(epochs=6, batch_size=4)
+    settings = FitConfig(epochs=EPOCHS, batch_size=4)
     rest = ([Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
-    options = {"learning_rates": RATES, "schedule": FALLING[1]}
-    fit_stack(whole, *rest, **options)
+    options = {"learning_rates": RATES, "schedule": schedule}
+    expected = fit_stack(whole, *rest, **options)
     monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr("softperm.training.stack.SAVING_SHARE", float("inf"))
 
     def killed(epoch: int) -> None:
-        if epoch == 4:
+        if epoch == EPOCHS - 4:  # both rates have fallen by then
             raise RuntimeError("killed")
 
     file = tmp_path / "stack.bin"
     with pytest.raises(RuntimeError, match="killed"):
         fit_stack(broken, *rest, **options, checkpoint=file, on_epoch=killed)
-    fit_stack(again, *rest, **options, checkpoint=file)
+    found = fit_stack(again, *rest, **options, checkpoint=file)
+    for one, other in zip(expected, found, strict=True):
+        losses = [[epoch.train_loss for epoch in result.curve] for result in (one, other)]
+        assert losses[0] == losses[1]
     for a, b in zip(whole, again, strict=True):
         for key, tensor in a.state_dict().items():
             assert torch.equal(tensor, b.state_dict()[key]), key

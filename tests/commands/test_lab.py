@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,37 @@ def test_records_that_were_collected_make_the_same_table_again(evaluated, tmp_pa
     assert run_command("report", first, "--out", second, *told).exit_code == 0
     for form in ("table.md", "table.csv", "table.tex"):
         assert (second / form).read_text() == (folder / form).read_text()
+
+
+def test_records_collected_where_they_lie_count_once(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    told = "--title", "Small"
+    assert run_command("report", copy, "--collect", *told).exit_code == 0
+    assert run_command("report", copy, *told).exit_code == 0
+    assert (copy / "table.md").read_text() == (folder / "table.md").read_text()
+
+
+def test_what_is_no_table_is_refused_before_anything_is_collected(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    part = tmp_path / "part"
+    shutil.copytree(folder, part)
+    for file in (part / "records").glob("*pi-gnn.final*"):
+        file.write_text(file.read_text().splitlines(keepends=True)[0])
+    done = run_command("report", part, "--out", tmp_path / "out", "--collect")
+    assert done.exit_code == 2, done.output
+    assert "are missing; let it finish" in done.stderr
+    assert not list((tmp_path / "out").rglob("*.jsonl"))
+
+
+def test_a_record_of_a_system_that_is_gone_is_named(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    for file in (folder / "records").glob("*wl-kernel*"):
+        (tmp_path / file.name).write_text(file.read_text().replace('"wl-kernel"', '"gone"'))
+    done = run_command("report", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert "no system is called gone: there are pi-gnn," in done.stderr
 
 
 def test_evaluate_gives_numbers_as_json(evaluated):
@@ -191,6 +223,21 @@ def test_datasets_are_loaded_in_their_turn_and_names_are_looked_at_first(monkeyp
     assert loaded == []
     assert next(problems) == "MUTAG: not here"
     assert loaded == ["MUTAG"]
+
+
+def test_targets_are_chosen_among_the_recipes(monkeypatch, tmp_path):
+    posed = []
+
+    def nothing(recipe, names, root, seed):
+        posed.append(recipe.targets)
+        return iter(())
+
+    monkeypatch.setattr("softperm.commands.evaluate._posed", nothing)
+    command = ("evaluate", "--recipe", "qm9-table", "--models", "pi-gnn", "--out", tmp_path / "run")
+    assert run_command(*command, "--target", "alpha,u0").exit_code == 0
+    assert run_command(*command).exit_code == 0, "the folder is for all targets"
+    assert posed[0] == ("alpha", "u0")
+    assert len(posed[1]) == 12
 
 
 def test_a_folder_with_other_settings_is_refused(evaluated):

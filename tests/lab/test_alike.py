@@ -29,6 +29,20 @@ def together():
     return {key_of(r.run.configuration): r for r in work(job, ONE_FOLD, "cpu")}
 
 
+def test_criteria_by_which_learning_rates_fall_are_two_trainings():
+    falling = tuple({**c, "decay": 0.1, "decay_patience": 1} for c in GIN.configurations)
+    (job,) = selection_jobs(ONE_FOLD, Contender("gin", falling), RULES)
+    together = {key_of(r.run.configuration): r for r in work(job, ONE_FOLD, "cpu")}
+    assert len(together) == 8
+    for job in selection_jobs(ONE_FOLD, Contender("gin", falling), replace(RULES, stack=1)):
+        (alone,) = work(job, ONE_FOLD, "cpu")
+        shared = together[key_of(alone.run.configuration)]
+        assert alone.best_epoch == shared.best_epoch
+        epochs = len(alone.curve["train_loss"])  # its patience may end before the others'
+        expected = pytest.approx(alone.curve["train_loss"], rel=1e-3)
+        assert shared.curve["train_loss"][:epochs] == expected
+
+
 @pytest.mark.parametrize("criterion", ["score", "loss"])
 def test_one_training_gives_what_each_criterion_would_give_alone(criterion, together):
     assert len(together) == 8

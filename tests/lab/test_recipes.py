@@ -20,6 +20,23 @@ def test_recipes_name_systems_that_exist(name):
         assert find_system(model).name == model
 
 
+@pytest.mark.parametrize(
+    ("model", "changes", "sentence"),
+    [
+        ("pi-gnn", {"nonsense": 3}, "pi-gnn\\+odd has no setting nonsense: it has"),
+        ("gin", {"normaliser": "softmax"}, "gin\\+odd has no setting normaliser: it has"),
+        ("wl-kernel", {"normaliser": "softmax"}, "wl-kernel\\+odd has no setting normaliser"),
+        ("pi-gnn", {"decay": 3.0}, "decay must lie between 0 and 1"),
+        ("pi-gnn", {"epochs": [1, 2]}, "epochs must be a whole number of at least 1"),
+        ("pi-gnn", {"learning_rate": "fast"}, "cannot be trained with"),
+    ],
+)
+def test_what_a_variant_cannot_be_is_said_before_anything_is_trained(model, changes, sentence):
+    recipe = replace(read_recipe("tu-table"), variants={"odd": changes})
+    with pytest.raises(ValueError, match=sentence):
+        contender_of(recipe, f"{model}+odd")
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_variant_is_trained_by_what_it_says_and_stands_in_the_table(name):
     recipe = read_recipe(name)
@@ -38,7 +55,7 @@ def test_a_variant_differs_in_nothing_else():
     )
     assert {**base, "criterion": "loss"} == other
     assert find_system("pi-gnn+by-loss").title == "π-GNN, by-loss"
-    with pytest.raises(ValueError, match="recipe tu-table has no variant softmax: there are none"):
+    with pytest.raises(ValueError, match="recipe tu-table has no variant 'softmax': there are"):
         contender_of(read_recipe("tu-table"), "pi-gnn+softmax")
     with pytest.raises(ValueError, match="no system is called gnn: there are pi-gnn,"):
         find_system("gnn+softmax")
@@ -78,6 +95,9 @@ def test_published_numbers_are_those_of_the_paper(data_root):
         ("title = 'x'\nmodel = ['pi-gnn']", "unknown keys model"),
         ("title = 'x'\nsplits = 'leave-one-out'", "splits must be one of"),
         ("title = 'x'\nfinal_runs = 0", "final_runs must be at least 1"),
+        ("title = 'x'\nvariants = 3", "variants must be a table of tables"),
+        ("title = 'x'\nvariants = ['a']", "variants must be a table of tables"),
+        ("title = 'x'\n[variants]\na = 3", "variants must be a table of tables"),
         ("title = ", "cannot be read as a recipe"),
         ("datasets = ['MUTAG']", "title"),
     ],

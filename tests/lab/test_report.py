@@ -1,10 +1,11 @@
 """Tables in every form, beside the paper's numbers."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from lab.test_tables import OTHER, SCORES, table
+from lab.test_tables import OTHER, SCORES, record, table
 
 from softperm.lab.report import latex, markdown, quoted, write_report
 from softperm.lab.tables import cells_of
@@ -70,3 +71,24 @@ def test_the_same_records_give_the_same_files(tmp_path):
 def test_no_records_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="no records"):
         write_report([], tmp_path, "T")
+
+
+def test_the_table_is_the_same_whatever_the_order_of_records(tmp_path):
+    names = [("zoo", "pi-gnn"), ("MUTAG", "gin"), ("MUTAG", "pi-gnn+b"), ("MUTAG", "pi-gnn"),
+             ("QM9-u0", "pi-gnn"), ("MUTAG", "pi-gnn+a"), ("NCI1", "pi-gnn")]  # fmt: skip
+    made = []
+    for dataset, model in names:
+        for fold in range(2):
+            one = record(fold, 0, 0.5)
+            run = replace(one.run, dataset=dataset, model=model, folds=2)
+            made.append(replace(one, run=run))
+    tables = []
+    for order in (made, made[::-1]):
+        tables.append(write_report(order, tmp_path, "x")["markdown"].read_text())
+    assert tables[0] == tables[1]
+    lines = tables[0].splitlines()
+    (head,) = (line for line in lines if line.startswith("|  |"))
+    assert head == "|  | MUTAG | NCI1 | QM9-u0 | zoo |"
+    systems = ["π-GNN", "π-GNN, a", "π-GNN, b", "GIN"]
+    rows = [line.split("|")[1].strip() for line in lines[lines.index(head) + 2 :]]
+    assert [name for name in rows if name in systems][:4] == systems

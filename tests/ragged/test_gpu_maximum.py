@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernels import DEVICE, law
 
-from softperm.ragged import graph_maximum, neighbour_maximum, owners
+from softperm.ragged import graph_maximum, maximum, neighbour_maximum, owners
 
 
 def check(x, lists, back, expected):
@@ -49,3 +49,43 @@ def test_over_graphs_of_all_sizes_with_vertices_outside_all(ptr):
     vertex, owner = torch.arange(40), owners(ptr, 40)
     back = vertex, vertex + (owner < len(ptr) - 1).long(), owner
     check(x, (ptr[:-1], ptr[1:], vertex), back, graph_maximum(x, ptr))
+
+
+@law
+@pytest.mark.parametrize("over", ["neighbours", "graphs"])
+def test_many_models_at_once(over, monkeypatch):
+    x = torch.stack([with_ties(12, 5, torch.float64).detach().roll(m, 0) for m in range(3)])
+    dense = torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(2)) < 0.3
+    dense = dense | dense.mT
+    most = int(dense.sum((1, 2)).max())
+    loops = [torch.full((2, most - int(d.sum())), 11) for d in dense]  # fill up, at the last vertex
+    edges = torch.stack(
+        [torch.cat([d.nonzero().T, fill], 1) for d, fill in zip(dense, loops, strict=True)]
+    )
+    ptr = torch.tensor([[0, 0, 3, 10], [0, 2, 2, 2], [0, 12, 12, 12]])
+    function, second = {
+        "neighbours": (neighbour_maximum, edges),
+        "graphs": (graph_maximum, ptr),
+    }[over]
+
+    def outcome(kernels: bool):
+        monkeypatch.setattr(maximum, "_has_kernels", lambda x: kernels)
+        device = DEVICE if kernels else "cpu"
+        given = x.to(device).requires_grad_()
+        out = torch.vmap(function)(given, second.to(device))
+        grad = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=device).view_as(out)
+        return out.detach().cpu(), torch.autograd.grad(out, given, grad)[0].cpu()
+
+    for ours, theirs in zip(outcome(True), outcome(False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@law
+def test_what_is_not_a_number_is_not_skipped(monkeypatch):
+    x = torch.tensor([[1.0, torch.nan], [torch.nan, 2.0], [3.0, 4.0]])
+    ptr = torch.tensor([0, 2, 3])
+    expected = graph_maximum(x, ptr)
+    monkeypatch.setattr(maximum, "_has_kernels", lambda x: True)
+    found = graph_maximum(x.to(DEVICE), ptr.to(DEVICE)).cpu()
+    assert bool(expected[0].isnan().all())
+    torch.testing.assert_close(found, expected, equal_nan=True)

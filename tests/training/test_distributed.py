@@ -35,10 +35,14 @@ def launch(folder: Path, launchers: list[list[str]], names: list[str]) -> None:
         )
         for launcher in launchers
     ]
-    for process in started:
-        said, warned = process.communicate(timeout=240)
-        assert process.returncode == 0, warned
-        assert said == ""
+    try:
+        for process in started:
+            said, warned = process.communicate(timeout=240)
+            assert process.returncode == 0, warned
+            assert said == ""
+    finally:
+        for process in started:
+            process.kill()
 
 
 def same_weights(name: str, folder: Path) -> None:

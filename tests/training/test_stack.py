@@ -7,7 +7,8 @@ from samples import VARIANTS, collect, random_graph, variant_name
 
 from softperm.model import ModelConfig, build
 from softperm.training.fit import Examples, FitConfig, fit, predict
-from softperm.training.stack import batches, fit_stack, predict_stack
+from softperm.training.stack import fit_stack
+from softperm.training.stacked_outputs import batches, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression
 
 GRAPHS = [random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 5, 3, 8, 6)]
