@@ -14,8 +14,8 @@ from softperm.alignment import align_adjacency
 from softperm.embeddings import EmbeddedEdges, LabelEmbedding
 from softperm.graphs import as_graphs
 from softperm.model import ModelConfig, PiGNN, build
-from softperm.training.stack import predict_stack
 from softperm.training.stacked_batch import Room, gather
+from softperm.training.stacked_outputs import predict_stack
 from softperm.vocabulary import Vocabulary
 
 SIZES = (5, 2, 7)
