@@ -17,5 +17,6 @@ FILES = [
     "ragged/test_gpu.py",
     "ragged/test_gpu_maximum.py",
     "test_gpu_normalisation.py",
+    "baselines/test_gpu_stack.py",
     "training/test_gpu_adam.py",
 ]

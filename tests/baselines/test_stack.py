@@ -35,7 +35,7 @@ def test_what_the_protocol_trains_is_stackable():
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
-def test_a_stack_gives_each_system_the_numbers_it_gets_alone(name, settings):
+def test_a_stack_gives_each_system_the_numbers_it_gets_alone(name, settings, stack_device):
     shape = DataShape.of(GRAPHS, 3)
     alone, stacked = (
         [SYSTEMS[name].build(shape, settings, seed).double() for seed in SEEDS] for _ in range(2)
@@ -51,13 +51,14 @@ def test_a_stack_gives_each_system_the_numbers_it_gets_alone(name, settings):
         )
         for m, model in enumerate(alone)
     ]
-    together = fit_stack(stacked, tasks, GRAPHS, Y, TRAIN, HELD, SEEDS, SETTINGS)
+    rest = (tasks, GRAPHS, Y, TRAIN, HELD, SEEDS, SETTINGS)
+    together = fit_stack(stacked, *rest, device=stack_device)
     for a, b, one, other in zip(alone, stacked, one_by_one, together, strict=True):
         assert one.best_epoch == other.best_epoch
         for left, right in zip(one.curve, other.curve, strict=True):
             assert_close(left.train_loss, right.train_loss, rtol=1e-8, atol=1e-8)
         for key, tensor in a.state_dict().items():
-            assert_close(tensor, b.state_dict()[key], rtol=1e-8, atol=1e-8)
+            assert_close(tensor, b.state_dict()[key].cpu(), rtol=1e-8, atol=1e-8)
 
 
 UNLIKE = [

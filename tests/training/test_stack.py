@@ -54,12 +54,13 @@ def close(a, b, tolerance=1e-8):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
-def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant):
+def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_device):
     y = torch.tensor([0, 1] * 8)
     tasks = [Classification(2)] * 2
     alone, stacked = networks(variant), networks(variant)
     one_by_one = each_alone(alone, tasks, y)
-    together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
+    rest = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
+    together = fit_stack(stacked, *rest, device=stack_device)
     for a, b, result_a, result_b in zip(alone, stacked, one_by_one, together, strict=True):
         assert result_a.best_epoch == result_b.best_epoch
         for epoch_a, epoch_b in zip(result_a.curve, result_b.curve, strict=True):
@@ -67,7 +68,7 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant):
             close(epoch_a.validation_loss, epoch_b.validation_loss, 1e-6)
             close(epoch_a.validation_score, epoch_b.validation_score)
         for name, tensor in a.state_dict().items():
-            close(tensor, b.state_dict()[name])
+            close(tensor, b.state_dict()[name].cpu())
 
 
 @pytest.mark.parametrize("kind", ["regression", "multilabel"])
