@@ -115,8 +115,12 @@ def evaluate(
                 failed.append(problem)
                 continue
             log(f"{problem.name}: {len(problem.graphs)} graphs, {problem.kind}")
-            with staged(problem.name) as stage:
-                found, sentences = _run(problem, contenders, rules, where, out, stage)
+            try:
+                with staged(problem.name) as stage:
+                    found, sentences = _run(problem, contenders, rules, where, out, stage)
+            except KeyboardInterrupt:
+                log(f"stopped; the same command with --out {out} goes on from here")
+                raise
             records, failed = records + found, failed + sentences
             for sentence in sentences:
                 log(sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from contextlib import nullcontext
@@ -213,6 +214,8 @@ def _check_options(given: dict[str, Any]) -> None:
             option = "--" + name.replace("_", "-")
             kind = "a file of graphs" if given["data"] is None else "a --dataset"
             raise ValueError(f"{option} is for {kind}: leave it out")
+    if given["data"] is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("several processes train on a --dataset; a file of graphs needs one")
 
 
 def seconds_of(text: str | None) -> float | None:

@@ -19,7 +19,7 @@ from softperm.baselines import DataShape, Kernel, System
 from softperm.lab.alike import best_epoch, distinct, training_of
 from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
-from softperm.lab.systems import find_system
+from softperm.lab.systems import PiGNNSystem, find_system
 from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
 from softperm.training.stack import Stack
 from softperm.training.stacked_outputs import predict_stack
@@ -283,6 +283,9 @@ def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
     if unknown := sorted(set(configuration) - set(known)):
         raise ValueError(f"{model} has no setting {', '.join(unknown)}: it has {', '.join(known)}")
     run = Run("", model, "final", 0, 1, configuration, 0)
+    system = find_system(model)
+    if isinstance(system, PiGNNSystem):
+        system.check(model_settings(run))
     try:
         fit_config(run)
         _schedule(run)

@@ -103,10 +103,10 @@ def contender_of(recipe: Recipe, model: str) -> Contender:
     if not isinstance(system, Kernel):  # which is not trained
         grid |= {k: v for k, v in choices.items() if k not in grid}
     grid = {k: v for k, v in grid.items() if k not in changes}
-    chosen = [{**fixed, **changes, **p} for p in points(grid, recipe.configurations)]
-    for configuration in chosen:
-        check_configuration(model, configuration)
-    return Contender(model, tuple(chosen))
+    for point in points(grid):  # also those that are not tried
+        check_configuration(model, {**fixed, **changes, **point})
+    chosen = points(grid, recipe.configurations)
+    return Contender(model, tuple({**fixed, **changes, **point} for point in chosen))
 
 
 def evaluate(

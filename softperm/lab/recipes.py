@@ -67,6 +67,9 @@ class Recipe:
             raise ValueError(f"categories must be one of {known}; got {self.categories!r}")
         if self.configurations is not None and self.configurations < 1:
             raise ValueError(f"configurations must be at least 1; got {self.configurations}")
+        for name, values in self.grid.items():
+            if not isinstance(values, list | tuple) or not values:
+                raise ValueError(f"grid.{name} must be a list of values; got {values!r}")
         tables = [self.variants, *self.variants.values()] if _is_table(self.variants) else [None]
         if not all(_is_table(table) for table in tables):
             raise ValueError("variants must be a table of tables: NAME = { setting = value }")
@@ -135,8 +138,12 @@ def read_recipe(name: str) -> Recipe:
         raise ValueError(
             f"{path}: unknown keys {', '.join(unknown)}; a recipe has {', '.join(sorted(known))}"
         )
+    if "title" not in content:
+        raise ValueError(f"{path}: a recipe needs a title, and names of models")
     try:
         for key in ("datasets", "models", "targets"):
+            if not isinstance(content.get(key, []), list):
+                raise ValueError(f"{key} must be a list of names; got {content[key]!r}")
             content[key] = tuple(content.get(key, ()))
         return Recipe(name=path.stem, **content)
     except (TypeError, ValueError) as problem:

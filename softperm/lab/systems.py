@@ -34,6 +34,14 @@ class PiGNNSystem(System):
         given = (*_FROM_DATA, *self.fixed)
         return tuple(f.name for f in fields(ModelConfig) if f.name not in given)
 
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raises ValueError if a setting is out of range."""
+        given = {k: v for k, v in settings.items() if k != "capacity"}  # a word, or a number
+        try:
+            ModelConfig.from_dict({"outputs": 1, **given, **self.fixed})
+        except TypeError as problem:
+            raise ValueError(f"{self.title} cannot be built with {given}: {problem}") from None
+
     def build(self, shape: DataShape, settings: Mapping[str, Any], seed: int) -> nn.Module:
         """A freshly initialised network.
 

@@ -307,3 +307,11 @@ def test_graphs_too_large_to_draw_are_not_drawn(monkeypatch, data, tmp_path):
     assert run_command("train", data, "--out", tmp_path / "b", *FAST).exit_code == 0
     assert not (tmp_path / "b" / "pictures").exists()
     assert "and 0 pictures" in (tmp_path / "b" / "log.txt").read_text()
+
+
+def test_several_processes_on_one_file_are_refused(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun says it
+    done = run_command("train", data, "--out", tmp_path / "run")
+    assert done.exit_code == 2, done.output
+    assert "several processes train on a --dataset" in done.stderr
+    assert not (tmp_path / "run").exists()
