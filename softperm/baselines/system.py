@@ -14,12 +14,7 @@ from torch import Tensor, nn
 
 from softperm.baselines.shape import DataShape
 from softperm.collection import Collection
-
-TRAINING = (
-    "learning_rate", "halve_every", "decay", "decay_patience", "batch_size",
-    "weight_decay", "epochs", "patience", "criterion",
-)  # fmt: skip
-"""Hyper-parameters of training, which a grid may hold beside those of the network."""
+from softperm.training.settings import TRAINING
 
 
 @dataclass(frozen=True)

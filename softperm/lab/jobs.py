@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,14 +21,11 @@ from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
 from softperm.lab.systems import PiGNNSystem, find_system
 from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
+from softperm.training.settings import CONFIG, FALLING, TRAINING
 from softperm.training.stack import Stack
 from softperm.training.stacked_outputs import predict_stack
 
 Result = TypeVar("Result")
-_CONFIG = tuple(f.name for f in fields(FitConfig) if f.name != "seed")
-_SCHEDULE = ("halve_every", "decay", "decay_patience")
-TRAINING = (*_CONFIG, *_SCHEDULE)
-"""The names in a configuration that say how to train; all others are the model's."""
 
 
 @dataclass(frozen=True)
@@ -269,12 +266,12 @@ def model_settings(run: Run) -> dict[str, Any]:
 
 def fit_config(run: Run) -> FitConfig:
     """The part of a run's configuration that is about training."""
-    return FitConfig(**{k: v for k, v in run.configuration.items() if k in _CONFIG})
+    return FitConfig(**{k: v for k, v in run.configuration.items() if k in CONFIG})
 
 
 def _schedule(run: Run) -> Schedule:
     """The part of a run's configuration that is about learning rates that fall."""
-    return Schedule(**{k: v for k, v in run.configuration.items() if k in _SCHEDULE})
+    return Schedule(**{k: v for k, v in run.configuration.items() if k in FALLING})
 
 
 def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:

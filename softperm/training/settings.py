@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,9 @@ def _check_count(name: str, value: object, least: int) -> None:
 
 
 PLAIN = Schedule()
+FALLING = ("decay", "decay_patience", "halve_every")
+"""What a schedule says of learning rates, which trainings side by side have too."""
+
+CONFIG = tuple(f.name for f in fields(FitConfig) if f.name != "seed")
+TRAINING = (*CONFIG, *FALLING)
+"""The names in a configuration that say how to train; all others are the model's."""

@@ -26,7 +26,7 @@ from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResul
 from softperm.training.flat import rows_apart, side_by_side
 from softperm.training.interrupt import interruptible
 from softperm.training.scoreboard import Scoreboard
-from softperm.training.settings import PLAIN, Schedule
+from softperm.training.settings import FALLING, PLAIN, Schedule
 from softperm.training.stacked_batch import Room
 from softperm.training.stacked_outputs import batches, stacked_outputs, take
 from softperm.training.tasks import StackedScore, Task, mean_loss
@@ -108,9 +108,8 @@ class Stack:
         schedule: Schedule = PLAIN,
         device: torch.device | str = "cpu",
     ) -> None:
-        kept = ("decay", "decay_patience", "halve_every")
-        if replace(schedule, **{name: getattr(PLAIN, name) for name in kept}) != PLAIN:
-            raise ValueError(f"a stack knows no schedule but {', '.join(kept)}; got {schedule}")
+        if replace(schedule, **{name: getattr(PLAIN, name) for name in FALLING}) != PLAIN:
+            raise ValueError(f"a stack knows no schedule but {', '.join(FALLING)}; got {schedule}")
         self.models, self.tasks, self.device = models, tasks, torch.device(device)
         self.config, self.schedule = config, schedule
         with on_device(self.device):
