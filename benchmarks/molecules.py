@@ -1,15 +1,14 @@
-"""Training on molecules: throughput beside a PyG GIN, two processes beside one, and memory.
+"""Training on molecules: throughput beside a PyG GIN, and two processes beside one.
 
-    python benchmarks/molecules.py --data-root FOLDER [--device cuda] [--only speed pair memory]
+    python benchmarks/molecules.py --data-root FOLDER [--device cuda] [--only speed pair]
     python benchmarks/molecules.py --pack FILE --device cuda --only speed
 
 ``speed`` trains π-GNN on ogbg-molhiv through :func:`softperm.training.fit.fit`, and a 5-layer GIN
 of hidden size 300 through PyG's DataLoader with workers, in turns, several times each, in one run;
 on a GPU it also states the share of time in which a kernel ran. ``pair`` trains with two processes
-and with one. ``memory`` trains on 437,929 molecules with 128 tasks, the shape of ogbg-molpcba, and
-states the largest resident memory of the process and its children.
+and with one. Memory is measured by ``molecules_memory.py``.
 
-All need ogbg-molhiv prepared. A machine without RDKit takes the prepared file of one that has it,
+Both need ogbg-molhiv prepared. A machine without RDKit takes the prepared file of one that has it,
 ``prepared/ogbg-molhiv-*.pack`` in the cache of ``softperm data``, 44 MB: name it with ``--pack``.
 """
 
@@ -20,15 +19,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 from torch import nn
 from torch_geometric.loader import DataLoader
@@ -40,15 +35,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from softperm.commands.dataset_runs import Problem, configure
 from softperm.datasets import load_dataset
 from softperm.datasets.dataset import Dataset, dataset_of
-from softperm.datasets.pack import Spool, open_pack
+from softperm.datasets.pack import open_pack
 from softperm.datasets.store import open_store
 from softperm.embeddings import LabelEmbedding
 from softperm.model import build
 from softperm.training.devices import connect, disconnect
-from softperm.training.fit import Examples, FitConfig, Schedule, fit
+from softperm.training.fit import FitConfig, Schedule, fit
 from softperm.training.tasks import MultiLabel, mean_loss
 
-MOLPCBA, TASKS = 437_929, 128
 BATCH = 128
 ROUNDS = 3
 
@@ -57,8 +51,8 @@ def open_molecules(chosen: argparse.Namespace) -> tuple[Dataset, Path]:
     """The dataset, and the prepared file that it is mapped from."""
     if chosen.pack is None:
         dataset = load_dataset("ogbg-molhiv", chosen.data_root)
-        (pack,) = Path(open_store().cache, "prepared").glob("ogbg-molhiv-*.pack")
-        return dataset, pack
+        packs = Path(open_store().cache, "prepared").glob("ogbg-molhiv-*.pack")
+        return dataset, max(packs, key=lambda path: path.stat().st_mtime)  # older code left others
     return dataset_of(open_pack(chosen.pack), open_store(), None, True), chosen.pack
 
 
@@ -235,95 +229,7 @@ def worker(chosen: argparse.Namespace) -> None:
         print(json.dumps({"graphs_per_s": rate, "core_ms_per_graph": cost}), flush=True)
 
 
-def repeat(source: Path, target: Path) -> None:
-    """A prepared file of the shape of ogbg-molpcba: the molecules over and over, random answers."""
-    pack = open_pack(source)
-    arrays, rng = pack.arrays, np.random.default_rng(0)
-    ptr, edge_ptr = arrays["ptr"], arrays["edge_ptr"]
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        spool = Spool(Path(folder))
-        left, base, edge_base = MOLPCBA, 0, 0
-        for name in ("ptr", "edge_ptr"):
-            spool.append(name, np.zeros(1, np.int64))
-        while left:
-            count = min(left, len(ptr) - 1)
-            v, e = int(ptr[count]), int(edge_ptr[count])
-            spool.append("ptr", ptr[1 : count + 1] + base)
-            spool.append("edge_ptr", edge_ptr[1 : count + 1] + edge_base)
-            for name, rows in (("label", v), ("structure", v), ("edge_label", e)):
-                spool.append(name, arrays[name][:rows])
-            for side, name in enumerate(("row", "column")):
-                spool.append(name, arrays["edge_index"][side, :e])
-            drawn = rng.choice(3, (count, TASKS), p=[0.4, 0.59, 0.01])
-            spool.append("values", np.array([np.nan, 0, 1], np.float32)[drawn])
-            left, base, edge_base = left - count, base + v, edge_base + e
-        order = rng.permutation(MOLPCBA)
-        parts = {"train": order[:350_343], "validation": order[350_343:394_136]}
-        for part, numbers in {**parts, "test": order[394_136:]}.items():
-            spool.append(f"split_{part}", numbers)
-        names = [f"PCBA-{t}" for t in range(TASKS)]
-        meta = {**pack.meta, "name": "ogbg-molpcba", "target_names": names}
-        spool.write(target, meta, stacks={"edge_index": ("row", "column")})
-
-
-def memory(chosen: argparse.Namespace) -> dict:
-    """Peak resident memory of a training and a validation on a molpcba-shaped dataset."""
-    _, pack = open_molecules(chosen)
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "molpcba.pack"
-        repeat(pack, target)
-        command = [sys.executable, __file__, "--hold", "--pack", str(target)]
-        command += ["--graphs", str(chosen.graphs), "--latent", str(chosen.latent[0])]
-        process = psutil.Popen(command, stdout=subprocess.PIPE, text=True)
-        peak, over = 0, threading.Event()
-
-        def watch() -> None:
-            nonlocal peak
-            while not over.wait(0.05):
-                try:
-                    family = [process, *process.children(recursive=True)]
-                    peak = max(peak, sum(p.memory_info().rss for p in family))
-                except psutil.Error:
-                    continue
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        said, _ = process.communicate()
-        over.set()
-        watcher.join()
-        if process.returncode:
-            raise SystemExit(f"the training failed with exit code {process.returncode}")
-        size = target.stat().st_size
-    return {**json.loads(said.splitlines()[-1]), "file_gb": size / 1e9, "peak_gb": peak / 1e9}
-
-
-def hold(chosen: argparse.Namespace) -> None:
-    """Trains on the molpcba-shaped file, of which every byte is read first, as in an epoch."""
-    dataset, _ = open_molecules(chosen)
-    problem = problem_of(dataset)
-    problem = replace(problem, task=MultiLabel(TASKS, metric="average_precision"))
-    settings = {"latent_vertices": chosen.latent[0], "hidden": 128}
-    config = configure(problem, settings, "embedding", "auto")
-    some = problem.split.train[torch.randperm(len(problem.split.train))[: chosen.graphs]]
-    held = problem.examples(problem.split.validation[: chosen.graphs // 4], codes=True)
-    every = held.graphs
-    for tensor in (every.label, every.structure, every.edge_index, every.edge_label, problem.y):
-        tensor.double().sum() if tensor.is_floating_point() else tensor.sum(dtype=torch.int64)
-    model, begin = build(config, seed=0), time.perf_counter()
-    result = fit(
-        model,
-        problem.task,
-        Examples(every, problem.y, some),
-        FitConfig(epochs=1, batch_size=BATCH),
-        validation=held,
-        device=chosen.device,
-    )
-    told = {"steps": -(-chosen.graphs // BATCH), "seconds": time.perf_counter() - begin}
-    told |= {"graphs": len(dataset), "tasks": problem.y.shape[1]}
-    print(json.dumps({**told, "loss": result.curve[0].train_loss}), flush=True)
-
-
-STUDIES = {"speed": speed, "pair": pair, "memory": memory}
+STUDIES = {"speed": speed, "pair": pair}
 
 
 def main() -> None:
@@ -338,10 +244,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--out", type=Path, help="file for the results as JSON")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.worker or chosen.hold:
-        worker(chosen) if chosen.worker else hold(chosen)
+    if chosen.worker:
+        worker(chosen)
         return
     results: dict = {"cores": os.cpu_count(), "device": chosen.device, "torch": torch.__version__}
     if chosen.device != "cpu":
