@@ -27,17 +27,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from machine import clock, describe, measure_rates, resident
 from torch import Tensor
 
 from softperm.transport import sinkhorn
@@ -120,7 +119,7 @@ def main() -> None:
     for name in options.names:
         rows += compare(name, rates, options)
     show(rows, rates)
-    report = {"machine": machine(options), "rates": rates, "rows": [asdict(r) for r in rows]}
+    report = {"machine": describe(options), "rates": rates, "rows": [asdict(r) for r in rows]}
     if options.out is not None:
         options.out.write_text(json.dumps(report, indent=2) + "\n")
 
@@ -256,13 +255,6 @@ def timed(method: str, load: Load, options):
     return plan.detach(), scores.grad, used, *(1e3 * best)
 
 
-def clock(options) -> float:
-    """Seconds so far: of this process on its cores where others use them too, else of the wall."""
-    if options.device == "cuda":
-        torch.cuda.synchronize()
-    return time.process_time() if options.busy else time.perf_counter()
-
-
 def separate_memory(name: str, hardness: str, method: str, part: Load, options) -> float:
     """MB at the peak of one call; on CPU in a process of its own."""
     if options.device == "cuda":
@@ -295,41 +287,6 @@ def memory_of(method: str, load: Load) -> float:
     return (resident("VmHWM") - before) / 1e6
 
 
-def resident(field: str) -> int:
-    """Bytes of a field of this process's status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
-
-
-def measure_rates(options) -> dict[str, float]:
-    """What the machine reaches: fused multiply-adds, exponentials, bytes and launches a second."""
-    device = options.device
-    n = 1536 if device == "cpu" else 8192
-    torch.backends.cuda.matmul.allow_tf32 = False
-    square = torch.rand(n, n, device=device)
-    values = torch.rand(2**18 if device == "cpu" else 2**24, device=device)
-    big = torch.rand(2**25 if device == "cpu" else 2**28, device=device)
-    out, small = torch.empty_like(big), torch.empty_like(values)
-    one = torch.zeros(1, device=device)
-    return {
-        "fma": n**3 / least_seconds(lambda: torch.matmul(square, square), options),
-        "exp": len(values) / least_seconds(lambda: torch.exp(values, out=small), options),
-        "bytes": 2 * 4 * len(big) / least_seconds(lambda: out.copy_(big), options),
-        "launches": 1 / least_seconds(lambda: one.add_(1), options),
-    }
-
-
-def least_seconds(work: Callable[[], object], options) -> float:
-    """The fastest of several times of twenty turns, as processor time is counted coarsely."""
-    best = np.inf
-    for _ in range(5):
-        start = clock(options)
-        for _ in range(20):
-            work()
-        best = min(best, (clock(options) - start) / 20)
-    return best
-
-
 def floor(load: Load, used: Tensor, method: str, rates: dict[str, float]) -> float:
     """Milliseconds that forward and backward could not be below; see the module's docstring.
 
@@ -346,26 +303,6 @@ def floor(load: Load, used: Tensor, method: str, rates: dict[str, float]) -> flo
     traffic = (5 * 4 * load.scores.numel() + history) / rates["bytes"]
     launches = 2 / rates["launches"] if load.scores.is_cuda else 0.0
     return 1e3 * (max(arithmetic, traffic) + launches)
-
-
-def machine(options) -> dict[str, object]:
-    name = platform.processor() or platform.machine()
-    if options.device == "cuda":
-        name = torch.cuda.get_device_name()
-    elif Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), name)
-    return {
-        "device": name,
-        "threads": options.threads,
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "batch": options.batch,
-        "iterations": options.iterations,
-        "time": "processor" if options.busy else "wall",
-        "data": (options.data_root / "tu").is_dir(),
-    }
 
 
 def show(rows: list[Row], rates: dict[str, float]) -> None:

@@ -1,0 +1,75 @@
+"""The machine that a benchmark runs on: its clock, what it reaches, what it is called."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+
+def clock(options) -> float:
+    """Seconds so far: of this process on its cores where others use them too, else of the wall."""
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+    return time.process_time() if options.busy else time.perf_counter()
+
+
+def resident(field: str) -> int:
+    """Bytes of a field of this process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+def measure_rates(options) -> dict[str, float]:
+    """What the machine reaches: fused multiply-adds, exponentials, bytes and launches a second."""
+    device = options.device
+    n = 1536 if device == "cpu" else 8192
+    torch.backends.cuda.matmul.allow_tf32 = False
+    square = torch.rand(n, n, device=device)
+    values = torch.rand(2**18 if device == "cpu" else 2**24, device=device)
+    big = torch.rand(2**25 if device == "cpu" else 2**28, device=device)
+    out, small = torch.empty_like(big), torch.empty_like(values)
+    one = torch.zeros(1, device=device)
+    return {
+        "fma": n**3 / least_seconds(lambda: torch.matmul(square, square), options),
+        "exp": len(values) / least_seconds(lambda: torch.exp(values, out=small), options),
+        "bytes": 2 * 4 * len(big) / least_seconds(lambda: out.copy_(big), options),
+        "launches": 1 / least_seconds(lambda: one.add_(1), options),
+    }
+
+
+def least_seconds(work: Callable[[], object], options) -> float:
+    """The fastest of several times of twenty turns, as processor time is counted coarsely."""
+    best = np.inf
+    for _ in range(5):
+        start = clock(options)
+        for _ in range(20):
+            work()
+        best = min(best, (clock(options) - start) / 20)
+    return best
+
+
+def describe(options) -> dict[str, object]:
+    """What a result was measured on, and how."""
+    name = platform.processor() or platform.machine()
+    if options.device == "cuda":
+        name = torch.cuda.get_device_name()
+    elif Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), name)
+    return {
+        "device": name,
+        "threads": options.threads,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "batch": options.batch,
+        "iterations": options.iterations,
+        "time": "processor" if options.busy else "wall",
+        "data": (options.data_root / "tu").is_dir(),
+    }
