@@ -269,9 +269,8 @@ def _finished(out: Path, final: list[Record]) -> list[Record]:
     """All records of what this command has finished; an earlier, broken-off one stays out."""
     from softperm.lab.records import find_records
 
-    order = {pair: k for k, pair in enumerate(dict.fromkeys(map(_pair, final)))}
-    found = [r for r in find_records(out / "records") if _pair(r) in order]
-    return sorted(found, key=lambda record: order[_pair(record)])
+    done = set(map(_pair, final))
+    return [record for record in find_records(out / "records") if _pair(record) in done]
 
 
 def _pair(record: Record) -> tuple[str, str]:

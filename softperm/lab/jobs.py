@@ -55,11 +55,6 @@ class Job:
         return len(self.runs) * self.runs[0].configuration.get("epochs", 1)
 
 
-def work(job: Job, problem: Problem, device: str) -> list[Record]:
-    """Does a job from beginning to end; see :func:`working`."""
-    return ended(working(job, problem, device))
-
-
 def ended(steps: Generator[None, None, Result]) -> Result:
     """Goes through all steps without a pause; what comes of them."""
     while True:

@@ -7,7 +7,7 @@ from lab.problems import FOLDS, RULES, TRAINING, problem
 
 from softperm.baselines import SYSTEMS, DataShape
 from softperm.lab.alike import key_of
-from softperm.lab.jobs import work
+from softperm.lab.jobs import ended, working
 from softperm.lab.protocol import Contender, choose, contender_of, final_jobs, selection_jobs
 from softperm.lab.recipes import points, read_recipe
 
@@ -26,16 +26,16 @@ GIN = Contender("gin", tuple({**BASE, **point} for point in points(GRID)))
 @pytest.fixture(scope="module")
 def together():
     (job,) = selection_jobs(ONE_FOLD, GIN, RULES)
-    return {key_of(r.run.configuration): r for r in work(job, ONE_FOLD, "cpu")}
+    return {key_of(r.run.configuration): r for r in ended(working(job, ONE_FOLD, "cpu"))}
 
 
 def test_criteria_by_which_learning_rates_fall_are_two_trainings():
     falling = tuple({**c, "decay": 0.1, "decay_patience": 1} for c in GIN.configurations)
     (job,) = selection_jobs(ONE_FOLD, Contender("gin", falling), RULES)
-    together = {key_of(r.run.configuration): r for r in work(job, ONE_FOLD, "cpu")}
+    together = {key_of(r.run.configuration): r for r in ended(working(job, ONE_FOLD, "cpu"))}
     assert len(together) == 8
     for job in selection_jobs(ONE_FOLD, Contender("gin", falling), replace(RULES, stack=1)):
-        (alone,) = work(job, ONE_FOLD, "cpu")
+        (alone,) = ended(working(job, ONE_FOLD, "cpu"))
         shared = together[key_of(alone.run.configuration)]
         assert alone.best_epoch == shared.best_epoch
         epochs = len(alone.curve["train_loss"])  # its patience may end before the others'
@@ -48,7 +48,7 @@ def test_one_training_gives_what_each_criterion_would_give_alone(criterion, toge
     assert len(together) == 8
     half = Contender("gin", tuple(c for c in GIN.configurations if c["criterion"] == criterion))
     for job in selection_jobs(ONE_FOLD, half, replace(RULES, stack=1)):
-        (alone,) = work(job, ONE_FOLD, "cpu")
+        (alone,) = ended(working(job, ONE_FOLD, "cpu"))
         shared = together[key_of(alone.run.configuration)]
         assert alone.best_epoch == shared.best_epoch
         assert len(alone.curve["train_loss"]) <= len(shared.curve["train_loss"]) == 8
@@ -61,9 +61,9 @@ def test_final_networks_side_by_side_are_each_judged_by_their_own_criterion():
     chosen = dict(enumerate(GIN.configurations[: len(PROBLEM.splits)]))
     assert {c["criterion"] for c in chosen.values()} == {"score", "loss"}
     (job,) = final_jobs(PROBLEM, "gin", chosen, RULES)
-    shared = {(r.run.fold, r.run.seed): r for r in work(job, PROBLEM, "cpu")}
+    shared = {(r.run.fold, r.run.seed): r for r in ended(working(job, PROBLEM, "cpu"))}
     for job in final_jobs(PROBLEM, "gin", chosen, replace(RULES, stack=1)):
-        (alone,) = work(job, PROBLEM, "cpu")
+        (alone,) = ended(working(job, PROBLEM, "cpu"))
         other = shared[alone.run.fold, alone.run.seed]
         assert alone.best_epoch == other.best_epoch
         assert alone.test_score == pytest.approx(other.test_score, abs=1e-6)

@@ -282,5 +282,7 @@ def test_time_before_an_interruption_counts(monkeypatch):
 
     monkeypatch.setattr(jobs.Stack, "results", resumed)
     epochs = len(job.runs) * one["epochs"]
-    spent = sum(record.circumstances.seconds for record in jobs.work(job, PROBLEM, "cpu"))
+    spent = sum(
+        record.circumstances.seconds for record in jobs.ended(jobs.working(job, PROBLEM, "cpu"))
+    )
     assert spent == pytest.approx(60.0 * epochs)
