@@ -57,7 +57,11 @@ def evaluate(
         Option(min=1, help="Tried of each system's grid, at most; own graphs: 4 by default."),
     ] = None,
     criterion: Annotated[
-        str | None, Option(help="What chooses on validation graphs, score or loss.")
+        str | None,
+        Option(
+            help="What chooses on validation graphs: score, late-score (the last of equally good "
+            "epochs) or loss; but for variants that say theirs."
+        ),
     ] = None,
     stack: Annotated[int, Option(min=1, help="Models trained side by side, at most.")] = 64,
     abreast: Annotated[

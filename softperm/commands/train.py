@@ -67,7 +67,10 @@ def train(
     test_fraction: Annotated[
         float, Option(help="Share kept out of everything, for the final score.")
     ] = 0.1,
-    criterion: Annotated[str, Option(help="What chooses the best epoch: loss or score.")] = "loss",
+    criterion: Annotated[
+        str,
+        Option(help="What chooses the best epoch: loss, score, or late-score (last of equals)."),
+    ] = "loss",
     patience: Annotated[
         int | None, Option(help="Stop after so many epochs without a better one.")
     ] = None,

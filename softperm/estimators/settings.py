@@ -36,7 +36,8 @@ class EstimatorSettings(BaseEstimator):
         weight_decay: of Adam.
         validation_fraction: share of the training graphs held out to choose the best epoch;
             0 for none, which keeps the last epoch.
-        criterion: the validation figure that chooses: ``loss`` or ``score``.
+        criterion: the validation figure that chooses: ``loss``, ``score``, or ``late-score``, which
+            takes the last of equally good epochs.
         patience: stop after so many epochs without a better one; None for never. Needs graphs
             that are held out.
         seed: of initial parameters, mini-batches and the held-out part: same seed, same numbers.
@@ -63,7 +64,7 @@ class EstimatorSettings(BaseEstimator):
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
         validation_fraction: float = 0.1,
-        criterion: Literal["loss", "score"] = "loss",
+        criterion: Literal["loss", "score", "late-score"] = "loss",
         patience: int | None = None,
         seed: int = 0,
         device: str | torch.device = "auto",

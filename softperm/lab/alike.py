@@ -59,7 +59,7 @@ def best_epoch(
 
     Args:
         curve: the epochs of a training that went on at least as long.
-        criterion: ``loss`` or ``score``.
+        criterion: of :data:`softperm.training.settings.CRITERIA`.
         higher_is_better: direction of the score.
         patience: epochs without a better one after which training ends; None for never.
 
@@ -76,8 +76,9 @@ def best_epoch(
         if patience is not None and best and epoch.number - best > patience:
             break
         value = epoch.validation_loss
-        if criterion == "score":
+        if criterion != "loss":
             value = -epoch.validation_score if higher_is_better else epoch.validation_score
-        if value < least or best == 0:
+        equal = criterion == "late-score" and value == least and math.isfinite(value)
+        if value < least or equal or best == 0:
             best, least = epoch.number, math.inf if math.isnan(value) else value
     return best

@@ -249,7 +249,7 @@ class Run:
                 self.best_state = self._copy()
             return
         value = epoch.validation_loss
-        if self.config.criterion == "score":
+        if self.config.criterion != "loss":
             sign = -1 if self.task.higher_is_better else 1
             value = sign * epoch.validation_score
             if math.isnan(value) and math.isfinite(epoch.validation_loss):
@@ -260,7 +260,9 @@ class Run:
         value = math.inf if math.isnan(value) else value
         if self.plateau is not None:
             self.plateau.step(value)
-        if value < self.best_value or self.best_state is None:
+        late = self.config.criterion == "late-score"
+        equal = late and value == self.best_value and math.isfinite(value)
+        if value < self.best_value or equal or self.best_state is None:
             self.best_value, self.best_epoch = value, epoch.number
             self.best_state = self._copy()
 

@@ -20,7 +20,7 @@ class Scoreboard:
     Args:
         trained: what training changes, each tensor with leading axis M; read when an epoch closes.
         config: how many epochs there can be, and what makes one the best; ``by_score`` may then be
-            changed, in place, for models that are judged otherwise.
+            changed, in place, for models that are judged otherwise, and so may ``late``.
         schedule: when an epoch that is no better lowers a learning rate.
         higher_is_better: direction of the score.
     """
@@ -40,7 +40,8 @@ class Scoreboard:
             name: torch.full((models, config.epochs), torch.nan, dtype=torch.float64, device=device)
             for name in CURVES
         }
-        self.by_score = torch.full((models,), config.criterion == "score", device=device)
+        self.by_score = torch.full((models,), config.criterion != "loss", device=device)
+        self.late = torch.full((models,), config.criterion == "late-score", device=device)
         self.total = torch.zeros(models, dtype=torch.float64, device=device)
         self.count = torch.zeros_like(self.total)
         self.epoch = torch.zeros(1, dtype=torch.long, device=device)  # those that are closed
@@ -78,7 +79,8 @@ class Scoreboard:
         self.count.zero_()
         value = torch.where(self.by_score, -scores if self.higher_is_better else scores, losses)
         value = torch.where(value.isnan(), torch.inf, value)
-        better = (value < self.best_value) | (self.best_epoch == 0)
+        equal = (value == self.best_value) & value.isfinite()
+        better = (value < self.best_value) | (self.late & equal) | (self.best_epoch == 0)
         if self.config.patience is not None:
             better &= self.epoch - self.best_epoch <= self.config.patience
         self._decay(value < self.best_value)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+CRITERIA = ("loss", "score", "late-score")
+"""What can choose the best epoch. ``late-score`` takes the last of equally good ones, not the
+first, as Errica et al. do: where few validation graphs give many equal scores, that is too early."""
+
 
 @dataclass(frozen=True)
 class FitConfig:
@@ -15,7 +19,8 @@ class FitConfig:
         batch_size: graphs in a mini-batch, those of all devices together.
         learning_rate: of Adam.
         weight_decay: of Adam.
-        criterion: which validation figure decides the best epoch: ``loss`` or ``score``.
+        criterion: which validation figure decides the best epoch, the first of equally good ones:
+            ``loss`` or ``score``; or the last of them: ``late-score``.
         patience: stop after so many epochs without a better one; None for never.
         seed: of the order of mini-batches.
     """
@@ -38,8 +43,10 @@ class FitConfig:
             raise ValueError(f"learning_rate must be a number above 0; got {self.learning_rate}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay}")
-        if self.criterion not in ("loss", "score"):
-            raise ValueError(f"criterion must be 'loss' or 'score'; got {self.criterion!r}")
+        if self.criterion not in CRITERIA:
+            raise ValueError(
+                f"criterion must be 'loss', 'score' or 'late-score'; got {self.criterion!r}"
+            )
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,9 @@ class Stack:
         rates = learning_rates or [config.learning_rate] * len(models)
         self.first_rates = self.rates.new_tensor(rates)
         criteria = criteria or [config.criterion] * len(models)
-        judged = [replace(config, criterion=c).criterion == "score" for c in criteria]  # checks it
-        self.board.by_score.copy_(torch.tensor(judged))
+        checked = [replace(config, criterion=c).criterion for c in criteria]
+        self.board.by_score.copy_(torch.tensor([c != "loss" for c in checked]))
+        self.board.late.copy_(torch.tensor([c == "late-score" for c in checked]))
 
     def _set_up(
         self,

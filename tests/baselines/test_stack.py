@@ -114,7 +114,9 @@ def test_a_stack_refuses_what_only_a_training_alone_can_do():
     for schedule in (Schedule(ema=0.9), Schedule(clip=1.0), Schedule(accumulate=2)):
         with pytest.raises(ValueError, match="a stack knows no schedule but decay, decay_patience"):
             fit_stack(*rest, schedule=schedule)
-    with pytest.raises(ValueError, match="criterion must be 'loss' or 'score'; got 'scor'"):
+    with pytest.raises(
+        ValueError, match="criterion must be 'loss', 'score' or 'late-score'; got 'scor'"
+    ):
         fit_stack(*rest, criteria=["loss", "scor"])
 
 

@@ -85,7 +85,10 @@ OPTIONS = {
     "P below 1": (("--latent-vertices", 0), "latent_vertices must be a whole number of at least 1"),
     "no epochs": (("--epochs", 0), "epochs must be a whole number of at least 1; got 0"),
     "an unknown encoder": (("--encoder", "mpnn"), "encoder must be one of linear, gcn, gin"),
-    "an unknown criterion": (("--criterion", "auc"), "criterion must be 'loss' or 'score'"),
+    "an unknown criterion": (
+        ("--criterion", "auc"),
+        "criterion must be 'loss', 'score' or 'late-score'",
+    ),
     "a capacity of no size": (("--capacity", "0"), "capacity must be 'auto', a whole number"),
     "a capacity of no sense": (("--capacity", "big"), "--capacity must be auto, none or a number"),
     "an unknown task": (("--task", "guess"), "--task must be auto, classification, multilabel"),

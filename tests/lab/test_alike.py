@@ -17,7 +17,7 @@ GRID = {
     "widths": [(4,)],
     "dropout": [0.0, 0.5],
     "learning_rate": [1e-2, 1e-3],
-    "criterion": ["score", "loss"],
+    "criterion": ["score", "late-score", "loss"],
 }
 BASE = {**TRAINING, "epochs": 8, "patience": 2}
 GIN = Contender("gin", tuple({**BASE, **point} for point in points(GRID)))
@@ -29,11 +29,11 @@ def together():
     return {key_of(r.run.configuration): r for r in ended(working(job, ONE_FOLD, "cpu"))}
 
 
-def test_criteria_by_which_learning_rates_fall_are_two_trainings():
+def test_criteria_by_which_learning_rates_fall_are_trainings_of_their_own():
     falling = tuple({**c, "decay": 0.1, "decay_patience": 1} for c in GIN.configurations)
     (job,) = selection_jobs(ONE_FOLD, Contender("gin", falling), RULES)
     together = {key_of(r.run.configuration): r for r in ended(working(job, ONE_FOLD, "cpu"))}
-    assert len(together) == 8
+    assert len(together) == 12
     for job in selection_jobs(ONE_FOLD, Contender("gin", falling), replace(RULES, stack=1)):
         (alone,) = ended(working(job, ONE_FOLD, "cpu"))
         shared = together[key_of(alone.run.configuration)]
@@ -43,9 +43,9 @@ def test_criteria_by_which_learning_rates_fall_are_two_trainings():
         assert shared.curve["train_loss"][:epochs] == expected
 
 
-@pytest.mark.parametrize("criterion", ["score", "loss"])
+@pytest.mark.parametrize("criterion", ["score", "late-score", "loss"])
 def test_one_training_gives_what_each_criterion_would_give_alone(criterion, together):
-    assert len(together) == 8
+    assert len(together) == 12
     half = Contender("gin", tuple(c for c in GIN.configurations if c["criterion"] == criterion))
     for job in selection_jobs(ONE_FOLD, half, replace(RULES, stack=1)):
         (alone,) = ended(working(job, ONE_FOLD, "cpu"))
@@ -57,9 +57,18 @@ def test_one_training_gives_what_each_criterion_would_give_alone(criterion, toge
             assert getattr(shared, name) == expected
 
 
+def test_the_last_of_equal_scores_is_another_epoch_than_the_first(together):
+    kept = {
+        c: [r.best_epoch for r in together.values() if r.run.configuration["criterion"] == c]
+        for c in ("score", "late-score")
+    }
+    assert all(a <= b for a, b in zip(*kept.values(), strict=True))
+    assert kept["score"] != kept["late-score"]
+
+
 def test_final_networks_side_by_side_are_each_judged_by_their_own_criterion():
     chosen = dict(enumerate(GIN.configurations[: len(PROBLEM.splits)]))
-    assert {c["criterion"] for c in chosen.values()} == {"score", "loss"}
+    assert {c["criterion"] for c in chosen.values()} == {"score", "late-score", "loss"}
     (job,) = final_jobs(PROBLEM, "gin", chosen, RULES)
     shared = {(r.run.fold, r.run.seed): r for r in ended(working(job, PROBLEM, "cpu"))}
     for job in final_jobs(PROBLEM, "gin", chosen, replace(RULES, stack=1)):
@@ -71,9 +80,9 @@ def test_final_networks_side_by_side_are_each_judged_by_their_own_criterion():
 
 def test_a_stack_holds_all_configurations_of_one_shape():
     jobs = selection_jobs(PROBLEM, GIN, RULES)
-    assert [len(job.runs) for job in jobs] == [FOLDS * 8]
+    assert [len(job.runs) for job in jobs] == [FOLDS * 12]
     jobs = selection_jobs(PROBLEM, GIN, replace(RULES, stack=5))
-    assert [len(job.runs) for job in jobs] == [8, 8, 8], "two criteria are one training"
+    assert [len(job.runs) for job in jobs] == [12, 12, 12], "all criteria are one training"
     assert len({job.name for job in jobs}) == 3
 
 

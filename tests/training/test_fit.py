@@ -186,6 +186,14 @@ def test_the_best_epoch_is_the_first_of_equal_ones_and_patience_counts_from_it()
     assert not result.interrupted
 
 
+def test_late_score_keeps_the_last_of_equal_epochs_and_patience_counts_from_it():
+    SCORES[:] = [0.5, 0.7, 0.6, 0.7, 0.6, 0.6, 0.6, 0.9]
+    settings = FitConfig(epochs=8, batch_size=4, criterion="late-score", patience=3)
+    result = fit(network("linear"), Scripted(2), TRAIN, settings, validation=HELD)
+    assert result.best_epoch == 4
+    assert len(result.curve) == 7
+
+
 def test_an_epoch_whose_validation_loss_is_not_a_number_is_never_the_best(monkeypatch):
     losses = iter([float("nan"), 0.5, float("nan"), 0.4, float("nan"), 0.6])
     monkeypatch.setattr(Run, "_validate", lambda self: (next(losses), 0.5))
