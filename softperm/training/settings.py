@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 CRITERIA = ("loss", "score", "late-score")
 """What can choose the best epoch. ``late-score`` takes the last of equally good ones, not the
-first, as Errica et al. do: where few validation graphs give many equal scores, that is too early."""
+first, as Errica et al. do: where few validation graphs give many equal scores, it is too early."""
 
 
 @dataclass(frozen=True)
