@@ -19,4 +19,5 @@ FILES = [
     "test_gpu_normalisation.py",
     "baselines/test_gpu_stack.py",
     "training/test_gpu_adam.py",
+    "training/test_gpu_batch_layout.py",
 ]

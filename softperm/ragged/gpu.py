@@ -60,23 +60,34 @@ def _spread_kernel(
 
 
 @triton.jit
+def _weighted_sum(x, col, weight, first, last, f, F, EDGES: tl.constexpr):
+    """The sum over edges ``first:last``, of which there are at most EDGES."""
+    e = first + tl.arange(0, EDGES)
+    there = e < last
+    source = tl.load(col + e, there, other=0)
+    w = tl.load(weight + e, there, other=0.0)
+    inside = there[:, None] & (f[None, :] < F)
+    values = tl.load(x + source[:, None] * F + f[None, :], inside, other=0.0)
+    return tl.sum(values * w[:, None], axis=0)
+
+
+@triton.jit
 def _propagate_kernel(
-    x, row_ptr, col, weight, out, F, EDGES: tl.constexpr, BF: tl.constexpr
+    x, row_ptr, col, weight, out, F, MANY: tl.constexpr, FEW: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
-    """Program (v, f): a block of columns of vertex v's sum over its edges."""
+    """Program (v, f): a block of columns of vertex v's sum over its edges, MANY at a time.
+
+    What is left over is summed FEW at a time, so that a vertex with few edges reads few places.
+    """
     v = tl.program_id(0)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     first, last = tl.load(row_ptr + v), tl.load(row_ptr + v + 1)
+    rest = first + (last - first) // MANY * MANY
     total = tl.zeros((BF,), dtype=out.dtype.element_ty)
-    for start in range(first, last, EDGES):
-        e = start + tl.arange(0, EDGES)
-        there = e < last
-        source = tl.load(col + e, there, other=0)
-        w = tl.load(weight + e, there, other=0.0)
-        values = tl.load(
-            x + source[:, None] * F + f[None, :], there[:, None] & (f[None, :] < F), other=0.0
-        )
-        total += tl.sum(values * w[:, None], axis=0)
+    for start in range(first, rest, MANY):
+        total += _weighted_sum(x, col, weight, start, rest, f, F, MANY)
+    for start in range(rest, last, FEW):
+        total += _weighted_sum(x, col, weight, start, last, f, F, FEW)
     tl.store(out + v * F + f, total, f < F)
 
 
@@ -134,11 +145,12 @@ def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
     row_ptr = torch.searchsorted(
         edge_index[0].contiguous(), torch.arange(vertices + 1, device=x.device)
     )
-    columns = block(features, 128)
+    columns = block(features, 128)  # MANY of them fit into the registers of a warp
     degree = edge_index.shape[1] // max(vertices, 1)
     if out.numel():
         _propagate_kernel[(vertices, triton.cdiv(features, columns))](
             x.contiguous(), row_ptr, edge_index[1].contiguous(), edge_weight.contiguous(), out,
-            features, EDGES=4 if degree < 8 else 16, BF=columns, num_warps=1,
+            features, MANY=max(16, 2048 // columns), FEW=4 if degree < 8 else 16, BF=columns,
+            num_warps=1,
         )  # fmt: skip
     return out

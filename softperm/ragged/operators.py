@@ -136,6 +136,12 @@ def shift(index: Tensor, step: int) -> Tensor:
     return index + begin.view(-1, *[1] * (index.ndim - 1))
 
 
+def side_by_side(edge_index: Tensor, step: int) -> Tensor:
+    """(M, 2, E) -> (2, M · E): the edges of stacked models; one pass if the two ends lie apart."""
+    begin = torch.arange(len(edge_index), device=edge_index.device) * step
+    return (edge_index.movedim(1, 0) + begin[:, None]).flatten(1)
+
+
 @pool_op.register_vmap
 def _(info, in_dims, left, right, ptr):
     left, right, ptr = to_front(info, in_dims, left, right, ptr)
@@ -156,6 +162,6 @@ def _(info, in_dims, small, right, ptr):
 @propagate_op.register_vmap
 def _(info, in_dims, x, edge_index, edge_weight, symmetric):
     x, edge_index, edge_weight = to_front(info, in_dims[:3], x, edge_index, edge_weight)
-    edge_index = shift(edge_index, x.shape[1]).movedim(1, 0).flatten(1)  # (2, M · E)
+    edge_index = side_by_side(edge_index, x.shape[1])  # (2, M · E)
     out = propagate_op(x.flatten(0, 1), edge_index, edge_weight.flatten(), symmetric)
     return out.unflatten(0, x.shape[:2]), 0

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
 from softperm.collection import Collection
 from softperm.linear import SHARE
+from softperm.training import batch_layout
 
 
 @dataclass(frozen=True)
@@ -66,84 +66,30 @@ def gather(
     Returns:
         Arrays by name, each with leading axis M, and which places hold a graph.
     """
-    there = index >= 0
-    safe = index.clamp(min=0)
-    ptr, vertex, _, real = _lay_out(graphs.ptr, safe, there, room.vertices)
-    _, edge, edge_owner, real_edge = _lay_out(graphs.edge_ptr, safe, there, room.edges)
-    shift = ptr.gather(1, edge_owner)  # (M, E): where the edge's graph begins
-    ends = graphs.edge_index[:, edge].long() + shift  # (2, M, E)
-    ends = torch.where(real_edge, ends, _loops(ptr[:, -1:], real_edge, room)).movedim(0, 1)
+    layout = batch_layout
+    if index.is_cuda:
+        from softperm.training import gpu_batch_layout as layout  # needs Triton
+    at = layout.lay_out(graphs, index, room.vertices, room.edges)
     made = {
-        "ptr": ptr,
-        "edge_index": ends.contiguous(),  # (M, 2, E)
-        "structure": _rows(graphs.structure, vertex, real),
+        "ptr": at.ptr,
+        "edge_index": at.ends.movedim(0, 1),  # (M, 2, E)
+        "structure": layout.rows(graphs.structure, at.vertex),
     }
     label, edge_label = graphs.label, graphs.edge_label
     if graphs.codes:
-        for name, codes, item, there_is in (
-            ("label", label, vertex, real),
-            ("edge_label", edge_label, edge, real_edge),
+        for name, codes, item in (
+            ("label", label, at.vertex),
+            ("edge_label", edge_label, at.edge),
         ):
             if codes is not None:
-                rows = _rows(codes, item, there_is).long()
-                made[name] = torch.where(there_is[..., None], rows, -1)
+                made[name] = layout.rows(codes, item, -1).long()
         label = edge_label = None
-    x = _attributes(label, graphs.label_sizes, graphs.x, vertex, real)
-    edge_attr = _attributes(edge_label, graphs.edge_label_sizes, graphs.edge_attr, edge, real_edge)
+    x = layout.attributes(label, graphs.label_sizes, graphs.x, at.vertex)
+    edge_attr = layout.attributes(edge_label, graphs.edge_label_sizes, graphs.edge_attr, at.edge)
     if x is not None:
         made["x"] = x
     if edge_attr is not None:
         made["edge_attr"] = edge_attr
     if graphs.edge_weight is not None:
-        made["edge_weight"] = _rows(graphs.edge_weight, edge, real_edge)
-    return made, there
-
-
-def _lay_out(
-    ptr: Int[Tensor, " B1"], index: Int[Tensor, "M b"], there: Bool[Tensor, "M b"], room: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Where each graph begins (M, b + 1); what each place holds, of which graph, and whether."""
-    sizes = torch.where(there, ptr[index + 1] - ptr[index], 0)  # (M, b)
-    starts = pad(sizes.cumsum(1), (1, 0))  # (M, b + 1)
-    place = torch.arange(room, device=ptr.device).expand(len(index), room).contiguous()  # (M, room)
-    owner = torch.searchsorted(starts[:, 1:].contiguous(), place, right=True)
-    real = owner < index.shape[1]
-    owner = owner.clamp(max=index.shape[1] - 1)
-    item = ptr[index].gather(1, owner) + place - starts.gather(1, owner)
-    return starts, torch.where(real, item, 0), owner, real
-
-
-def _loops(
-    used: Int[Tensor, "M 1"], real_edge: Bool[Tensor, "M E"], room: Room
-) -> Int[Tensor, "M E"]:
-    """Vertices for the edges that are not there: the empty ones in turn, so that none is a hub."""
-    before = real_edge.sum(1, keepdim=True)  # (M, 1)
-    k = torch.arange(room.edges, device=used.device) - before  # (M, E)
-    share = k * (room.vertices - used) // (room.edges - before).clamp(min=1)
-    return used + share.clamp(min=0)
-
-
-def _rows(table: Tensor, item: Int[Tensor, "M K"], real: Bool[Tensor, "M K"]) -> Tensor:
-    """The table's rows at ``item``, zeros where nothing is."""
-    if len(table) == 0:
-        return table.new_zeros(*item.shape, *table.shape[1:])
-    rows = table[item]
-    return torch.where(real.view(*real.shape, *[1] * (rows.ndim - 2)), rows, 0)
-
-
-def _attributes(
-    label: Tensor | None,
-    sizes: tuple[int, ...],
-    x: Tensor | None,
-    item: Int[Tensor, "M K"],
-    real: Bool[Tensor, "M K"],
-) -> Tensor | None:
-    """One-hot labels beside continuous attributes, (M, K, F)."""
-    parts: list[Tensor] = []
-    if label is not None:
-        codes = torch.where(real[..., None], _rows(label, item, real), -1)  # (M, K, L)
-        for code, size in zip(codes.unbind(-1), sizes, strict=True):
-            parts.append((code[..., None] == torch.arange(size, device=code.device)).float())
-    if x is not None:
-        parts.append(_rows(x, item, real).float())
-    return torch.cat(parts, dim=-1) if parts else None
+        made["edge_weight"] = layout.rows(graphs.edge_weight, at.edge)
+    return made, index >= 0

@@ -38,3 +38,16 @@ def test_kernels_equal_those_of_the_cpu(v, p, f, ptr, dtype):
     edges = torch.randint(v, (2, 5 * v), generator=generator)
     edges = edges[:, edges[0].argsort(stable=True)]
     equal("propagate", left, edges, draw(5 * v), symmetric=(False,))
+
+
+@law
+@pytest.mark.parametrize("features", [3, 40, 130])
+@pytest.mark.parametrize("degree", [1, 20])
+def test_vertices_of_all_degrees_are_summed_to_their_last_edge(degree, features):
+    generator = torch.Generator().manual_seed(1)
+    degrees = torch.tensor([0, 1, 3, 4, 5, 15, 16, 17, 127, 128, 129, 300, 0]) * degree // 3
+    row = torch.arange(len(degrees)).repeat_interleave(degrees)
+    col = torch.randint(len(degrees), row.shape, generator=generator)
+    x = torch.randn(len(degrees), features, generator=generator)
+    weight = torch.randn(len(row), generator=generator)
+    equal("propagate", x, torch.stack([row, col]), weight, symmetric=(False,))

@@ -1,0 +1,168 @@
+"""The layout of many models' mini-batches on the GPU, in Triton: each number is moved once."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from softperm.collection import Collection
+from softperm.training.batch_layout import Layout
+
+PLACES = 256  # that one program fills with the number of a vertex or an edge
+NUMBERS = 1024  # that one program copies
+
+
+@triton.jit
+def _starts_kernel(index, ptr, starts, b, B: tl.constexpr):
+    """Program m: where each of model m's graphs begins, and the end of the last."""
+    m = tl.program_id(0)
+    k = tl.arange(0, B)
+    graph = tl.load(index + m * b + k, k < b, other=-1)
+    size = tl.load(ptr + graph + 1, graph >= 0, other=0) - tl.load(ptr + graph, graph >= 0, other=0)
+    tl.store(starts + m * (b + 1), 0)
+    tl.store(starts + m * (b + 1) + 1 + k, tl.cumsum(size, 0), k < b)
+
+
+@triton.jit
+def _owner(starts, place, b, HALVINGS: tl.constexpr):
+    """Which of the b graphs, end to end, a place belongs to; b behind the last."""
+    low = tl.zeros_like(place)
+    high = low + b
+    for _ in range(HALVINGS):
+        middle = (low + high) // 2
+        behind = (low < high) & (tl.load(starts + 1 + middle, low < high, other=0) <= place)
+        high = tl.where(behind, high, middle)
+        low = tl.where(behind, middle + 1, low)
+    return low
+
+
+@triton.jit
+def _vertices_kernel(
+    index, ptr, starts, vertex, b, room, HALVINGS: tl.constexpr, PLACES: tl.constexpr
+):  # fmt: skip
+    """Program (m, j): the j-th block of model m's places for vertices."""
+    m = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    owner = _owner(starts + m * (b + 1), place, b, HALVINGS)
+    real = owner < b
+    graph = tl.load(index + m * b + owner, real, other=0)
+    begin = tl.load(starts + m * (b + 1) + owner, real, other=0)
+    item = tl.where(real, tl.load(ptr + graph, real, other=0) + place - begin, -1)
+    tl.store(vertex + m * room + place, item, place < room)
+
+
+@triton.jit
+def _edges_kernel(
+    index, edge_ptr, starts, edge_starts, edge_index, edge, ends, b, room, vertices, total, models,
+    HALVINGS: tl.constexpr, PLACES: tl.constexpr,
+):  # fmt: skip
+    """Program (m, j): the j-th block of model m's places for edges, and both their ends."""
+    m = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    owner = _owner(edge_starts + m * (b + 1), place, b, HALVINGS)
+    real = owner < b
+    graph = tl.load(index + m * b + owner, real, other=0)
+    begin = tl.load(edge_starts + m * (b + 1) + owner, real, other=0)
+    item = tl.where(real, tl.load(edge_ptr + graph, real, other=0) + place - begin, -1)
+    inside = place < room
+    tl.store(edge + m * room + place, item, inside)
+    shift = tl.load(starts + m * (b + 1) + owner, real, other=0)
+    used = tl.load(starts + m * (b + 1) + b)
+    before = tl.load(edge_starts + m * (b + 1) + b)
+    loop = used + (place - before) * (vertices - used) // tl.maximum(room - before, 1)
+    for side in range(2):
+        end = tl.load(edge_index + side * total + item, real, other=0).to(tl.int64) + shift
+        out = ends + (side * models + m) * room + place
+        tl.store(out, tl.where(real, end, loop), inside)
+
+
+@triton.jit(do_not_specialize=["fill"])
+def _rows_kernel(
+    table, item, out, fill, count, F, width, NUMBERS: tl.constexpr
+):  # fmt: skip
+    """Program j: the j-th block of the numbers of all rows, F of them in a row of ``width``."""
+    j = tl.program_id(0).to(tl.int64) * NUMBERS + tl.arange(0, NUMBERS)
+    place, f = j // F, j % F
+    inside = place < count
+    row = tl.load(item + place, inside, other=-1)
+    value = tl.load(table + row * F + f, row >= 0, other=0).to(out.dtype.element_ty)
+    value = tl.where(row >= 0, value, fill.to(out.dtype.element_ty))
+    tl.store(out + place * width + f, value, inside)
+
+
+@triton.jit
+def _one_hot_kernel(
+    codes, item, out, count, columns, size, width, NUMBERS: tl.constexpr
+):  # fmt: skip
+    """Program j: the j-th block of the numbers of all one-hot vectors of one column of codes."""
+    j = tl.program_id(0).to(tl.int64) * NUMBERS + tl.arange(0, NUMBERS)
+    place, f = j // size, j % size
+    inside = place < count
+    row = tl.load(item + place, inside, other=-1)
+    code = tl.load(codes + row * columns, row >= 0, other=-1)
+    tl.store(out + place * width + f, tl.where(code == f, 1.0, 0.0), inside)
+
+
+def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Layout:
+    """See :func:`softperm.training.batch_layout.lay_out`."""
+    models, b = index.shape
+    index = index.contiguous()
+    starts, edge_starts = index.new_empty(2, models, b + 1).unbind()
+    ends = index.new_empty(2, models, edges)
+    vertex, edge = index.new_empty(models, vertices), index.new_empty(models, edges)
+    block, halvings = triton.next_power_of_2(max(b, 1)), b.bit_length()
+    for ptr, begin in ((graphs.ptr, starts), (graphs.edge_ptr, edge_starts)):
+        _starts_kernel[(models,)](index, ptr, begin, b, B=block)
+    if vertex.numel():
+        _vertices_kernel[(models, triton.cdiv(vertices, PLACES))](
+            index, graphs.ptr, starts, vertex, b, vertices, HALVINGS=halvings, PLACES=PLACES,
+        )  # fmt: skip
+    if edge.numel():
+        _edges_kernel[(models, triton.cdiv(edges, PLACES))](
+            index, graphs.edge_ptr, starts, edge_starts, graphs.edge_index.contiguous(), edge, ends,
+            b, edges, vertices, graphs.edge_index.shape[1], models,
+            HALVINGS=halvings, PLACES=PLACES,
+        )  # fmt: skip
+    return Layout(starts, vertex, edge, ends)
+
+
+def rows(table: Tensor, item: Tensor, fill: int = 0) -> Tensor:
+    """See :func:`softperm.training.batch_layout.rows`."""
+    out = table.new_empty(*item.shape, *table.shape[1:])
+    _copy_rows(table, item, out, fill)
+    return out
+
+
+def attributes(
+    label: Tensor | None, sizes: tuple[int, ...], x: Tensor | None, item: Tensor
+) -> Tensor | None:
+    """See :func:`softperm.training.batch_layout.attributes`."""
+    if label is None and x is None:
+        return None
+    labels = sum(sizes) if label is not None else 0
+    width = labels + (x.shape[1] if x is not None else 0)
+    out = torch.empty(*item.shape, width, device=item.device)
+    label = None if label is None else label.contiguous()
+    begin = 0
+    for column, size in enumerate(sizes if label is not None else ()):
+        if item.numel() * size:
+            _one_hot_kernel[(triton.cdiv(item.numel() * size, NUMBERS),)](
+                label[:, column:], item, out[..., begin:], item.numel(), label.shape[1], size,
+                width, NUMBERS=NUMBERS,
+            )  # fmt: skip
+        begin += size
+    if x is not None:
+        _copy_rows(x, item, out[..., begin:], 0)
+    return out
+
+
+def _copy_rows(table: Tensor, item: Tensor, out: Tensor, fill: int) -> None:
+    """Writes rows of a contiguous table; those of ``out`` lie as far apart as its stride says."""
+    features = table[0].numel() if len(table) else out.shape[item.ndim :].numel()
+    if item.numel() * features:
+        width = out.stride(item.ndim - 1)
+        _rows_kernel[(triton.cdiv(item.numel() * features, NUMBERS),)](
+            table.contiguous(), item, out, fill, item.numel(), features, width, NUMBERS=NUMBERS,
+        )  # fmt: skip

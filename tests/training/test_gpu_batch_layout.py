@@ -1,0 +1,83 @@
+"""Triton's layout of mini-batches equals torch's, to the last number; ``kernels.py`` says where."""
+
+import networkx as nx
+import pytest
+import torch
+from kernels import DEVICE, law
+
+from softperm.collection import Collection
+from softperm.graphs import as_graphs
+from softperm.training import batch_layout
+from softperm.vocabulary import Vocabulary
+
+GRAPHS = [
+    nx.path_graph(5),
+    nx.empty_graph(1),
+    nx.star_graph(6),
+    nx.empty_graph(3),
+    nx.complete_graph(4),
+]
+BATCHES = [
+    [[0, 1, 2, 3, 4], [4, -1, 0, 0, -1], [-1, -1, -1, -1, -1]],
+    [[2]],
+    [[1, 1, 3], [-1, 3, 1]],
+    [[0, 2, 4] * 30],
+]
+ROOMS = [(1, 0), (40, 29), (700, 400)]
+"""Places beyond what a model's graphs need: for vertices, for edges."""
+
+
+def collection() -> Collection:
+    """Graphs with labels of two kinds, attributes and weights."""
+    generator = torch.Generator().manual_seed(0)
+    graphs = as_graphs(GRAPHS)
+    made = Vocabulary.learn(graphs).encode(graphs)
+    v, e = int(made.ptr[-1]), int(made.edge_ptr[-1])
+
+    def codes(count: int, *sizes: int) -> torch.Tensor:
+        columns = [torch.randint(-1, size, (count,), generator=generator) for size in sizes]
+        return torch.stack(columns, dim=1)
+
+    return Collection(
+        made.ptr, made.edge_ptr, made.edge_index, made.structure,
+        label=codes(v, 3, 7), label_sizes=(3, 7), x=torch.randn(v, 2, generator=generator),
+        edge_label=codes(e, 4), edge_label_sizes=(4,),
+        edge_attr=torch.randn(e, 3, generator=generator),
+        edge_weight=torch.randn(e, generator=generator),
+    )  # fmt: skip
+
+
+@law
+@pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.parametrize("beyond", ROOMS)
+def test_every_place_holds_the_same(batches, beyond):
+    from softperm.training import gpu_batch_layout  # Triton may be absent where there is no GPU
+
+    graphs, index = collection(), torch.tensor(batches)
+    sizes = [
+        torch.where(index >= 0, ptr[index.clamp(min=0) + 1] - ptr[index.clamp(min=0)], 0)
+        for ptr in (graphs.ptr, graphs.edge_ptr)
+    ]
+    room = [int(s.sum(1).max()) + b for s, b in zip(sizes, beyond, strict=True)]
+    theirs = batch_layout.lay_out(graphs, index, *room)
+    there = graphs.to(DEVICE)
+    ours = gpu_batch_layout.lay_out(there, index.to(DEVICE), *room)
+    for name in ("ptr", "vertex", "edge", "ends"):
+        assert torch.equal(getattr(ours, name).cpu(), getattr(theirs, name)), name
+    for table, item, fill in (
+        ("structure", "vertex", 0), ("label", "vertex", -1), ("x", "vertex", 0),
+        ("edge_weight", "edge", 0), ("edge_label", "edge", -1),
+    ):  # fmt: skip
+        made = gpu_batch_layout.rows(getattr(there, table), getattr(ours, item), fill)
+        wanted = batch_layout.rows(getattr(graphs, table), getattr(theirs, item), fill)
+        assert made.dtype == wanted.dtype
+        assert torch.equal(made.cpu(), wanted), table
+    for x in (graphs.x, None):
+        for label in (graphs.label, None):
+            parts = (label, graphs.label_sizes, x)
+            moved = (None if t is None else t.to(DEVICE) for t in (label, x))
+            wanted = batch_layout.attributes(*parts, theirs.vertex)
+            made_label, made_x = moved
+            made = gpu_batch_layout.attributes(made_label, graphs.label_sizes, made_x, ours.vertex)
+            assert (made is None) == (wanted is None)
+            assert made is None or torch.equal(made.cpu(), wanted)
