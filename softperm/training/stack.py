@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,12 +23,13 @@ from softperm.collection import Collection
 from softperm.training.adam import StackedAdam
 from softperm.training.capture import Captured, on_device
 from softperm.training.checkpoint import read_checkpoint, write_checkpoint
-from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResult, epoch_order
+from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResult
 from softperm.training.flat import rows_apart, side_by_side
 from softperm.training.interrupt import interruptible
 from softperm.training.scoreboard import Scoreboard
 from softperm.training.settings import FALLING, PLAIN, Schedule
 from softperm.training.stacked_batch import Room
+from softperm.training.stacked_epochs import StackedEpochs, orders_of
 from softperm.training.stacked_outputs import batches, stacked_outputs, take
 from softperm.training.tasks import StackedScore, Task, mean_loss
 
@@ -149,8 +151,7 @@ class Stack:
         self.epoch = 0
         self.seconds = 0.0
         self.in_flight: deque[torch.cuda.Event] = deque()
-        self.orders = _orders(train, seeds, config, device)
-        self._record_steps(graphs, batches(list(validation), config.batch_size))
+        self._record_steps(graphs, train, validation, seeds)
 
     def _set_rates(self) -> None:
         every = self.schedule.halve_every
@@ -161,19 +162,23 @@ class Stack:
         """What training changes of the models: all parameters as one matrix, and each buffer."""
         return {"": self.flat, **self.buffers}
 
-    def _record_steps(self, graphs: Collection, held: Int[Tensor, "steps M b"]) -> None:
-        """Records the two steps of an epoch, with room for every mini-batch that will come."""
-        room = Room.largest(Room.for_batches(graphs, order) for order in self.orders)
-        held_room = Room.for_batches(graphs, held)
-        self.held = held.to(self.device)
-        board = self.board.tensors().values()
-        self.train_step = Captured(
-            lambda index: self._train_step(index, room),
-            self.orders[0, 0].to(self.device).long(),
-            kept=[*self._trained().values(), *self.adam.tensors().values(), *board],
-        )
+    def _record_steps(
+        self,
+        graphs: Collection,
+        train: Sequence[Tensor],
+        held: Sequence[Tensor],
+        seeds: Sequence[int],
+    ) -> None:
+        """Records what an epoch consists of, with room for every mini-batch that will come."""
+        board = [*self.board.tensors().values()]
+        orders = orders_of(train, seeds, self.config, self.device)
+        kept = [*self._trained().values(), *self.adam.tensors().values(), *board]
+        self.train_epochs = StackedEpochs(self._train_step, orders, graphs, self.device, kept)
+        rows = batches(list(held), self.config.batch_size)  # (steps, M, b)
+        room = Room.for_batches(graphs, rows)
+        self.held = rows.to(self.device)
         examine = self._examine if self.scores.on_device else self._evaluate
-        self.examine = Captured(lambda held: examine(held, held_room), self.held, kept=[*board])
+        self.examine = Captured(partial(examine, room=room), self.held, board)
 
     def _outputs(self, index: Tensor, room: Room) -> tuple[Tensor, Tensor]:
         return stacked_outputs(self.models[0], self.params, self.buffers, self.graphs, index, room)
@@ -236,7 +241,7 @@ class Stack:
                 due = time.monotonic() + max(SAVE_EVERY_SECONDS, took / SAVING_SHARE)
         if checkpoint is not None and not self.finished:
             write_checkpoint(checkpoint, fingerprint, self.state())
-        self.train_step.release()
+        self.train_epochs.release()
         self.examine.release()
 
     @property
@@ -248,8 +253,7 @@ class Stack:
         """One pass of every model over its training graphs, then a look at the held-out ones."""
         started = time.perf_counter()
         self._set_rates()
-        for index in self.orders[self.epoch].to(self.device, non_blocking=True).long():
-            self.train_step(index)
+        self.train_epochs.run(self.epoch)
         outputs = self.examine(self.held)
         if not self.scores.on_device:
             self._judge(*outputs)
@@ -321,19 +325,3 @@ class Stack:
             tensor.copy_(saved)
         self.epoch, self.seconds = state["epoch"], state["seconds"]
         self.board.epoch.fill_(self.epoch)
-
-
-def _orders(
-    train: Sequence[Int[Tensor, " _"]],
-    seeds: Sequence[int],
-    config: FitConfig,
-    device: torch.device,
-) -> Int[Tensor, "epochs steps M b"]:
-    """The mini-batches of all epochs, each model in its own order; where a GPU can fetch them."""
-    orders = []
-    for epoch in range(1, config.epochs + 1):
-        pairs = zip(train, seeds, strict=True)
-        shuffled = [epoch_order(index, seed, epoch) for index, seed in pairs]
-        orders.append(batches(shuffled, config.batch_size).int())
-    made = torch.stack(orders)
-    return made.pin_memory() if device.type == "cuda" else made

@@ -13,6 +13,8 @@ from softperm.collection import Collection
 from softperm.linear import SHARE
 from softperm.training import batch_layout
 
+HARDLY = 0.85  # of the next room: one that is not smaller by more is not worth having
+
 
 @dataclass(frozen=True)
 class Room:
@@ -29,13 +31,8 @@ class Room:
     @classmethod
     def for_batches(cls, graphs: Collection, index: Int[Tensor, "... b"]) -> Room:
         """Room for each of the given mini-batches; −1 marks an empty place for a graph."""
-        there = index >= 0
-        safe = index.clamp(min=0).to(graphs.ptr.device)
-        sizes = [
-            torch.where(there.to(ptr.device), ptr[safe + 1] - ptr[safe], 0).sum(-1).max()
-            for ptr in (graphs.ptr, graphs.edge_ptr)
-        ]
-        return cls.of(int(sizes[0]), int(sizes[1]))
+        vertices, edges = needs(graphs, index)
+        return cls.of(int(vertices.max()), int(edges.max()))
 
     @classmethod
     def of(cls, vertices: int, edges: int) -> Room:
@@ -47,6 +44,58 @@ class Room:
         """Room that holds what each of the given ones holds."""
         vertices, edges = zip(*((room.vertices, room.edges) for room in rooms), strict=True)
         return cls(max(vertices), max(edges))
+
+
+def needs(
+    graphs: Collection, index: Int[Tensor, "*steps b"]
+) -> tuple[Int[Tensor, "*steps"], Int[Tensor, "*steps"]]:
+    """Vertices and directed edges of each mini-batch; −1 marks an empty place for a graph."""
+    there = (index >= 0).to(graphs.ptr.device)
+    safe = index.clamp(min=0).to(graphs.ptr.device)
+    vertices, edges = (
+        torch.where(there, ptr[safe + 1] - ptr[safe], 0).sum(-1)
+        for ptr in (graphs.ptr, graphs.edge_ptr)
+    )
+    return vertices, edges
+
+
+def rooms(
+    vertices: Int[Tensor, " S"], edges: Int[Tensor, " S"], levels: int
+) -> tuple[list[Room], Int[Tensor, " S"]]:
+    """A few rooms, from small to large, for steps that need so many vertices and edges.
+
+    Room for the largest mini-batch is twice what most of them need where sizes of graphs differ a
+    lot. A room is left out if the next one above it is hardly larger.
+
+    Args:
+        vertices: what each step needs.
+        edges: what each step needs.
+        levels: rooms at most.
+
+    Returns:
+        The rooms, and which of them each step goes to.
+
+    >>> steps = torch.tensor([10, 11, 12, 100])
+    >>> made, which = rooms(steps, 2 * steps, levels=2)
+    >>> [room.edges for room in made], which.tolist()
+    ([22, 200], [0, 0, 1, 1])
+    """
+    share = torch.maximum(
+        vertices / vertices.max().clamp(min=1), edges / edges.max().clamp(min=1)
+    )  # (S,), of the largest room
+    order = share.argsort()
+    ends = [len(order) * k // levels for k in range(levels, 0, -1)]  # steps up to each level
+    kept: list[int] = []
+    for end in ends:
+        if end and (not kept or share[order[end - 1]] < HARDLY * share[order[kept[-1] - 1]]):
+            kept.append(end)
+    made, which, begin = list[Room](), torch.zeros_like(order), 0
+    for level, end in enumerate(reversed(kept)):
+        up_to = order[:end]
+        made.append(Room.of(int(vertices[up_to].max()), int(edges[up_to].max())))
+        which[order[begin:end]] = level
+        begin = end
+    return made, which
 
 
 def gather(

@@ -54,7 +54,8 @@ def close(a, b, tolerance=1e-8):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
-def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_device):
+def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_device, monkeypatch):
+    monkeypatch.setattr("softperm.training.stacked_epochs.LONG", 0)  # several rooms on a GPU too
     y = torch.tensor([0, 1] * 8)
     tasks = [Classification(2)] * 2
     alone, stacked = networks(variant), networks(variant)

@@ -1,0 +1,85 @@
+"""The mini-batches of many models in step, and for each of them a step with room enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from softperm.collection import Collection
+from softperm.training.capture import Captured
+from softperm.training.fit import FitConfig, epoch_order
+from softperm.training.stacked_batch import Room, needs, rooms
+from softperm.training.stacked_outputs import batches
+
+CPU_ROOMS = 8  # sizes of mini-batches for which there is a room
+GPU_ROOMS = 3  # each is a recording, which takes memory and half a second
+LONG = 2e9  # places for vertices and edges in all steps, from which more recordings are worth it
+
+
+class StackedEpochs:
+    """All epochs of a training; on a GPU a step is recorded for each room and replayed.
+
+    Args:
+        step: trains on the mini-batches of all models, given (M, b) and the room for them.
+        orders: the mini-batches of all epochs; see :func:`orders_of`.
+        graphs: the whole dataset, on the host.
+        device: where the step runs.
+        kept: tensors that the step changes in place; recording leaves them as they were.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Int[Tensor, "M b"], Room], None],
+        orders: Int[Tensor, "epochs steps M b"],
+        graphs: Collection,
+        device: torch.device,
+        kept: Sequence[Tensor],
+    ) -> None:
+        self.orders, self.device = orders, device
+        each = [needs(graphs, order) for order in orders]  # by epochs: all at once would be large
+        vertices = torch.cat([v.amax(-1) for v, _ in each])  # (epochs · steps,)
+        edges = torch.cat([e.amax(-1) for _, e in each])
+        made, which = rooms(vertices, edges, self._levels(vertices, edges))
+        self.room_of: list[list[int]] = which.view(orders.shape[:2]).tolist()
+        first = [int((which == level).nonzero()[0]) for level in range(len(made))]
+        examples = orders.flatten(0, 1)[first].to(device).long()
+        self.steps = [
+            Captured(lambda index, room=room: step(index, room), example, kept)
+            for room, example in zip(made, examples, strict=True)
+        ]
+
+    def _levels(self, vertices: Tensor, edges: Tensor) -> int:
+        if self.device.type != "cuda":
+            return CPU_ROOMS
+        places = (vertices.max() + edges.max()) * self.orders.shape[2] * len(vertices)
+        return GPU_ROOMS if places > LONG else 1
+
+    def run(self, epoch: int) -> None:
+        """All steps of an epoch, counted from 0."""
+        order = self.orders[epoch].to(self.device, non_blocking=True).long()
+        for index, room in zip(order, self.room_of[epoch], strict=True):
+            self.steps[room](index)
+
+    def release(self) -> None:
+        """Gives the recordings and their memory back; no epoch can be run any more."""
+        for step in self.steps:
+            step.release()
+
+
+def orders_of(
+    train: Sequence[Int[Tensor, " _"]],
+    seeds: Sequence[int],
+    config: FitConfig,
+    device: torch.device,
+) -> Int[Tensor, "epochs steps M b"]:
+    """The mini-batches of all epochs, each model in its own order; where a GPU can fetch them."""
+    orders = []
+    for epoch in range(1, config.epochs + 1):
+        pairs = zip(train, seeds, strict=True)
+        shuffled = [epoch_order(index, seed, epoch) for index, seed in pairs]
+        orders.append(batches(shuffled, config.batch_size).int())
+    made = torch.stack(orders)
+    return made.pin_memory() if device.type == "cuda" else made

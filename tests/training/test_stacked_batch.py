@@ -1,0 +1,44 @@
+"""Room for mini-batches: enough for each, and not much more than it needs."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from softperm.training.stacked_batch import rooms
+
+GENERATOR = torch.Generator().manual_seed(0)
+NEEDS = {
+    "alike": (torch.full((9,), 40), torch.full((9,), 80)),
+    "one step": (torch.tensor([3]), torch.tensor([0])),
+    "no edges": (torch.arange(1, 50), torch.zeros(49, dtype=torch.long)),
+    "edges that do not follow vertices": (
+        torch.randint(1, 1000, (300,), generator=GENERATOR),
+        torch.randint(0, 5000, (300,), generator=GENERATOR),
+    ),
+    "few large ones": (torch.tensor([10] * 95 + [1000] * 5), torch.tensor([30] * 95 + [9000] * 5)),
+}
+
+
+@pytest.mark.parametrize("levels", [1, 3, 8])
+@pytest.mark.parametrize("kind", NEEDS)
+def test_every_step_fits_into_its_room(kind, levels):
+    vertices, edges = NEEDS[kind]
+    made, which = rooms(vertices, edges, levels)
+    assert 1 <= len(made) <= levels
+    assert set(which.tolist()) == set(range(len(made)))
+    for v, e, level in zip(vertices.tolist(), edges.tolist(), which.tolist(), strict=True):
+        assert v < made[level].vertices, "one place stays empty"
+        assert e <= made[level].edges
+    for small, large in pairwise(made):
+        assert small.vertices <= large.vertices
+        assert small.edges <= large.edges
+
+
+def test_most_steps_do_not_pay_for_a_few_large_ones():
+    vertices, edges = NEEDS["few large ones"]
+    made, which = rooms(vertices, edges, 3)
+    assert len(made) == 2
+    taken = torch.tensor([room.edges for room in made])[which]
+    assert taken.sum() < 0.5 * 9000 * len(which)
+    assert len(rooms(*NEEDS["alike"], 8)[0]) == 1
