@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softperm import plots
 from softperm.commands.console import as_text
 from softperm.commands.dataset_models import write_reading
-from softperm.commands.runs import CHECKPOINT, write_curve
+from softperm.commands.runs import CHECKPOINT, say_if_resumed, write_curve
 from softperm.datasets import Dataset, Split, load_dataset
 from softperm.datasets.catalogue import known_names
 from softperm.datasets.qm9 import QM9_UNITS
@@ -159,6 +158,7 @@ def train_dataset(
     model = build(config, settings.seed, statistics)
     if fabric.is_global_zero:
         write_atomically(out / "config.json", as_text(asked).encode())
+        say_if_resumed(out, log)
     started = time.perf_counter()
     with EpochBar(settings.epochs, shown=progress and fabric.is_global_zero) as bar:
         result = fit(
@@ -189,7 +189,7 @@ def train_dataset(
         if not result.interrupted:
             write_atomically(out / "result.json", as_text(told).encode())
             (out / CHECKPOINT).unlink(missing_ok=True)
-        log(f"wrote {out}/model, curve.csv and curve.png")
+        log(f"wrote {out}/model" + (", curve.csv and curve.png" if result.curve else ""))
     return told
 
 
@@ -206,8 +206,7 @@ def _finish(
     model.save(out / "model")
     assert model.config is not None
     write_reading(out / "model", problem, model.config)
-    write_curve(out / "curve.csv", result.curve)
-    plots.save(plots.training_curve(result.curve, result.best_epoch), out / "curve")
+    write_curve(out, result.curve, result.best_epoch)
     scores: dict[str, Any] = {}
     unit = QM9_UNITS.get(problem.targets[0]) if problem.dataset.name == "QM9" else None
     if unit is not None and len(problem.targets) == 1:

@@ -26,6 +26,8 @@ PICTURES = 6
 SMALL, LARGE = 150, 2000  # vertices of graphs that are drawn, and of those that can be at all
 MOST_CLASSES = 20  # whole numbers of more values than this are taken for measurements
 CHECKPOINT = "checkpoint.bin"
+SCORES = {"classification": "accuracy", "multilabel": "roc_auc", "regression": "r2"}
+"""What an estimator's score is, for each task."""
 
 
 def read_with_targets(
@@ -118,6 +120,7 @@ def train_run(
     groups = y if task == "classification" else np.zeros(len(y))
     rest, test = hold_out(groups, asked["test_fraction"], settings["seed"])
     config = as_text({**asked, **settings}).encode()
+    say_if_resumed(out, log)
     if not (out / CHECKPOINT).exists():  # else it may turn out to be of another training
         write_atomically(out / "config.json", config)
     started = time.perf_counter()
@@ -128,6 +131,7 @@ def train_run(
         "epochs": len(estimator.curve_),
         "best_epoch": estimator.best_epoch_,
         "interrupted": estimator.interrupted_,
+        "metric": SCORES[task],
         "train_score": estimator.score([file.graphs[i] for i in rest], y[rest]),
     }
     if len(test):
@@ -150,20 +154,33 @@ def _write(
 ) -> None:
     """Model, training curve and pictures into the run folder."""
     estimator.save(out / "model")
-    write_curve(out / "curve.csv", estimator.curve_)
-    plots.save(plots.training_curve(estimator.curve_, estimator.best_epoch_), out / "curve")
+    written = write_curve(out, estimator.curve_, estimator.best_epoch_)
     drawn = _draw_some(estimator, file, out / "pictures")
-    log(f"wrote {out}/model, curve.csv, curve.png and {drawn} pictures")
+    log(f"wrote {out}/model{written} and {drawn} pictures")
 
 
-def write_curve(path: Path, curve: Sequence[Epoch]) -> None:
-    """The training curve as a table, one row per epoch."""
+def say_if_resumed(out: Path, log: Callable[[str], None]) -> None:
+    """Says that a training goes on, where one was stopped."""
+    if (out / CHECKPOINT).exists():
+        log(f"going on with the training that was stopped in {out}")
+
+
+def write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int) -> str:
+    """The training curve as a table and as a picture; nothing before the end of the first epoch.
+
+    Returns:
+        The names of what was written, each behind a comma.
+    """
+    if not curve:
+        return ""
+    plots.save(plots.training_curve(curve, best_epoch), out / "curve")
     text = io.StringIO()
     rows = [asdict(epoch) for epoch in curve]
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["number"])
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(out / "curve.csv", text.getvalue().encode())
+    return ", curve.csv, curve.png"
 
 
 def _draw_some(estimator: Estimator, file: GraphFile, folder: Path) -> int:

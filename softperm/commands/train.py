@@ -164,7 +164,7 @@ def train(
         result = train_run(file, settings, asked, out, log)
         give(result, as_json)
         if result["interrupted"]:
-            log(f"stopped; the same command with --out {out} goes on from here")
+            log(stopped(result["epochs"], epochs, out))
             raise typer.Exit(130)
 
 
@@ -203,8 +203,14 @@ def _train_dataset(
         if first:
             give(result, as_json)
         if result["interrupted"]:
-            log(f"stopped; the same command with --out {out} goes on from here")
+            log(stopped(result["epochs"], settings.epochs, out))
             raise typer.Exit(130)
+
+
+def stopped(done: int, epochs: int, out: Path) -> str:
+    """What to say of a training that was stopped."""
+    where = f"stopped in epoch {done + 1} of {epochs}"
+    return f"{where}; the same command with --out {out} goes on from here"
 
 
 def _check_options(given: dict[str, Any]) -> None:
@@ -217,6 +223,12 @@ def _check_options(given: dict[str, Any]) -> None:
             option = "--" + name.replace("_", "-")
             kind = "a file of graphs" if given["data"] is None else "a --dataset"
             raise ValueError(f"{option} is for {kind}: leave it out")
+    if given["data"] is not None and not given["data"].exists():
+        from softperm.datasets.catalogue import known_names
+
+        name = {known.lower(): known for known in known_names()}.get(str(given["data"]).lower())
+        if name is not None:
+            raise ValueError(f"{given['data']} is no file, but a dataset: --dataset {name}")
     if given["data"] is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("several processes train on a --dataset; a file of graphs needs one")
 

@@ -149,12 +149,19 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
                 "paper (quoted)": "" if paper is None else str(paper),
                 "difference": gap,
                 "folds × runs": f"{cell.folds} × {cell.runs}",
+                "epochs": _epochs(cell),
                 "time": _duration(cell.seconds),
                 "memory": f"{cell.memory / 1e9:.2f} GB" if cell.memory else "unknown",
                 "device": ", ".join(cell.devices),
             }
         )
     return made
+
+
+def _epochs(cell: Cell) -> str:
+    """How many epochs the final trainings could take at most; folds may have chosen differently."""
+    asked = sorted({r.run.configuration.get("epochs", 0) for r in cell.records} - {0})
+    return " or ".join(map(str, asked))
 
 
 def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:

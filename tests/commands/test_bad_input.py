@@ -240,6 +240,11 @@ def test_an_unknown_ending_is_said_before_anything_is_read(tmp_path):
     )
 
 
+def test_a_dataset_given_as_a_file_is_told_how_to_be_given(tmp_path):
+    refused("mutag is no file, but a dataset: --dataset MUTAG", "train", "mutag", "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_graphs_of_one_vertex_work(tmp_path):
     dots = [nx.empty_graph(1) for _ in range(8)]
     path = write_json_lines(tmp_path / "g.jsonl", dots, kind=KIND)

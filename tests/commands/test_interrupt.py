@@ -86,8 +86,9 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
     code, said, errors = stop(signal.SIGINT, 5, 1e9, command(data, broken))
     assert code == 130, errors
     assert "Traceback" not in errors
-    assert f"stopped; the same command with --out {broken} goes on from here" in errors
     result = json.loads(said[said.index("{") :])
+    where = f"stopped in epoch {result['epochs'] + 1} of 40"
+    assert f"{where}; the same command with --out {broken} goes on from here" in errors
     assert result["interrupted"] is True
     assert 5 <= result["epochs"] < 40
     assert PiGNNClassifier.load(broken / "model").predict(GRAPHS).shape == (12,)

@@ -104,6 +104,7 @@ def test_every_format_can_be_trained_on_and_predicted(kind, tmp_path):
     assert result["epochs"] == 2
     assert result["test_graphs"] == 2
     assert result["interrupted"] is False
+    assert result["metric"] == ("r2" if estimator is PiGNNRegressor else "accuracy")
     assert json.loads((run / "result.json").read_text()) == result
     names = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {name for name in names if name.startswith("pictures/")}

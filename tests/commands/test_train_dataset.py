@@ -11,7 +11,7 @@ import pytest
 import torch
 from samples import run_command, same_weights
 
-from softperm.commands import dataset_runs
+from softperm.commands import dataset_runs, runs
 from softperm.commands import train as command
 from softperm.commands.dataset_runs import configure, pose
 from softperm.commands.train import ONLY_DATASET, ONLY_FILE
@@ -32,7 +32,7 @@ def _alone(monkeypatch, cache):
     monkeypatch.delenv("SOFTPERM_DATA", raising=False)
     monkeypatch.setenv("SOFTPERM_CACHE", str(cache))
     monkeypatch.setenv("SOFTPERM_MIRROR", "http://127.0.0.1:9")  # nobody listens there
-    monkeypatch.setattr(dataset_runs.plots, "save", lambda *_: None)
+    monkeypatch.setattr(runs.plots, "save", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +237,13 @@ def test_time_that_is_up_leaves_a_model_no_test_score_and_a_way_to_go_on(root, t
     assert result["interrupted"] is True
     assert "test_score" not in result
     assert PiGNN.load(tmp_path / "parts" / "model").config.outputs == 1
-    assert "goes on from here" in (tmp_path / "parts" / "log.txt").read_text()
+    log = tmp_path / "parts" / "log.txt"
+    assert "stopped in epoch 1 of 3; the same command with" in log.read_text()
+    assert "going on with" not in log.read_text()
+    assert not (tmp_path / "parts" / "curve.csv").exists(), "there is nothing to draw yet"
     assert run("parts", "--max-time", "1h").exit_code == 0
+    assert "going on with the training that was stopped in" in log.read_text()
+    assert (tmp_path / "parts" / "curve.csv").exists()
     ours, theirs = (PiGNN.load(tmp_path / name / "model") for name in ("parts", "whole"))
     same_weights(ours, theirs)
     refused = run("parts")
