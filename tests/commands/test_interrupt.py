@@ -126,7 +126,7 @@ def test_one_interrupt_ends_the_epoch_and_two_end_it_at_once(presses, data, tmp_
     assert (
         done.stderr.strip()
         .splitlines()[-1]
-        .startswith("stopped; the same command" if presses == 1 else "interrupted")
+        .startswith("stopped in epoch " if presses == 1 else "interrupted")
     )
     if presses == 1:
         log = (tmp_path / "run" / "log.txt").read_text()
