@@ -95,11 +95,14 @@ def _save(ctx, inputs, output):
     *tensors, _iterations, tolerance, gradient = inputs
     plan, history, used, error = output
     ctx.mark_non_differentiable(history, used, error)
+    ctx.set_materialize_grads(False)  # else zeros as large as the history, for nobody
     ctx.save_for_backward(plan, *tensors, history, used, error)
     ctx.tolerance, ctx.gradient = tolerance, gradient
 
 
 def _backward(ctx, grad_plan, *_):
+    if grad_plan is None:
+        return (None,) * 10
     plan, *tensors, history, used, error = ctx.saved_tensors
     d_scores, d_extra, d_bin = sinkhorn_backward_op(
         grad_plan.contiguous(), plan, *tensors, history, used, error, ctx.tolerance, ctx.gradient
