@@ -145,12 +145,12 @@ def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
     row_ptr = torch.searchsorted(
         edge_index[0].contiguous(), torch.arange(vertices + 1, device=x.device)
     )
-    columns = block(features, 128)  # MANY of them fit into the registers of a warp
+    columns = block(features, 128)  # MANY × columns numbers leave room for as many warps as can be
     degree = edge_index.shape[1] // max(vertices, 1)
     if out.numel():
         _propagate_kernel[(vertices, triton.cdiv(features, columns))](
             x.contiguous(), row_ptr, edge_index[1].contiguous(), edge_weight.contiguous(), out,
-            features, MANY=max(16, 2048 // columns), FEW=4 if degree < 8 else 16, BF=columns,
+            features, MANY=max(16, 1024 // columns), FEW=4 if degree < 8 else 16, BF=columns,
             num_warps=1,
         )  # fmt: skip
     return out

@@ -42,9 +42,9 @@ def _owner(starts, place, b, HALVINGS: tl.constexpr):
 def _vertices_kernel(
     index, ptr, starts, vertex, b, room, HALVINGS: tl.constexpr, PLACES: tl.constexpr
 ):  # fmt: skip
-    """Program (m, j): the j-th block of model m's places for vertices."""
-    m = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    """Program (j, m): the j-th block of model m's places for vertices."""
+    m = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
     owner = _owner(starts + m * (b + 1), place, b, HALVINGS)
     real = owner < b
     graph = tl.load(index + m * b + owner, real, other=0)
@@ -58,9 +58,9 @@ def _edges_kernel(
     index, edge_ptr, starts, edge_starts, edge_index, edge, ends, b, room, vertices, total, models,
     HALVINGS: tl.constexpr, PLACES: tl.constexpr,
 ):  # fmt: skip
-    """Program (m, j): the j-th block of model m's places for edges, and both their ends."""
-    m = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    """Program (j, m): the j-th block of model m's places for edges, and both their ends."""
+    m = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
     owner = _owner(edge_starts + m * (b + 1), place, b, HALVINGS)
     real = owner < b
     graph = tl.load(index + m * b + owner, real, other=0)
@@ -112,15 +112,15 @@ def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Lay
     starts, edge_starts = index.new_empty(2, models, b + 1).unbind()
     ends = index.new_empty(2, models, edges)
     vertex, edge = index.new_empty(models, vertices), index.new_empty(models, edges)
-    block, halvings = triton.next_power_of_2(max(b, 1)), b.bit_length()
+    block, halvings = max(16, triton.next_power_of_2(b)), b.bit_length()
     for ptr, begin in ((graphs.ptr, starts), (graphs.edge_ptr, edge_starts)):
         _starts_kernel[(models,)](index, ptr, begin, b, B=block)
     if vertex.numel():
-        _vertices_kernel[(models, triton.cdiv(vertices, PLACES))](
+        _vertices_kernel[(triton.cdiv(vertices, PLACES), models)](
             index, graphs.ptr, starts, vertex, b, vertices, HALVINGS=halvings, PLACES=PLACES,
         )  # fmt: skip
     if edge.numel():
-        _edges_kernel[(models, triton.cdiv(edges, PLACES))](
+        _edges_kernel[(triton.cdiv(edges, PLACES), models)](
             index, graphs.edge_ptr, starts, edge_starts, graphs.edge_index.contiguous(), edge, ends,
             b, edges, vertices, graphs.edge_index.shape[1], models,
             HALVINGS=halvings, PLACES=PLACES,
