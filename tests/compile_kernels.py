@@ -1,0 +1,84 @@
+"""Compiles every Triton kernel for an H100 or H200, on a machine that may have no GPU.
+
+Triton's interpreter accepts kernels that its compiler refuses. Here kernels are called as they are
+in training, but a launch only compiles. Prints the name of each; ``test_kernels.py`` runs this in a
+process of its own.
+"""
+
+import torch
+import triton
+from training.test_gpu_batch_layout import collection
+from transport.cases import draw
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime import jit
+
+from softperm.normalisation import gpu as normalisation
+from softperm.ragged import gpu as ragged
+from softperm.ragged import gpu_maximum
+from softperm.training import gpu_adam, gpu_batch_layout
+from softperm.transport import gpu as transport
+from softperm.transport.problem import pose
+
+TARGET = GPUTarget("cuda", 90, 32)
+BACKEND = make_backend(TARGET)
+compiled: set[str] = set()
+
+
+def compile_only(self: jit.JITFunction, *args, grid, warmup, **kwargs) -> None:
+    """Takes the place of a launch."""
+    binder = jit.create_function_from_signature(self.signature, self.params, BACKEND)
+    bound, specialisation, options = binder(*args, debug=False, **kwargs)
+    form = f"{self.__name__} {specialisation} {options}"
+    if form not in compiled:
+        compiled.add(form)
+        options, signature, constants, attributes = self._pack_args(
+            BACKEND, kwargs, bound, specialisation, options
+        )
+        source = ASTSource(self, signature, constants, attributes)
+        triton.compile(source, target=TARGET, options=options.__dict__)
+        print(self.__name__, flush=True)
+
+
+def ragged_products() -> None:
+    """Products over graphs and maxima over neighbours."""
+    ptr = torch.tensor([[0, 10, 20], [20, 30, 40]])
+    edges = torch.randint(40, (2, 100))
+    for dtype in (torch.float32, torch.float64):
+        x, small = torch.randn(40, 20, dtype=dtype), torch.randn(2, 2, 20, 20, dtype=dtype)
+        ragged.pool(x, x, ptr)
+        ragged.spread(small, x, ptr)
+        ragged.propagate(x, edges, torch.randn(100, dtype=dtype))
+        begin, end = torch.arange(40), torch.arange(1, 41)
+        out, _ = gpu_maximum.maximum(x, begin, end, edges[1])
+        gpu_maximum.maximum_backward(x, x, out, begin, end, edges[0])
+
+
+def stacked_training() -> None:
+    """Mini-batches, batch normalisation and Adam of many models."""
+    graphs = collection()
+    at = gpu_batch_layout.lay_out(graphs, torch.tensor([[0, 2], [4, -1]]), 40, 60)
+    item = torch.zeros_like(at.vertex)
+    gpu_batch_layout.rows(graphs.structure, item)
+    gpu_batch_layout.attributes(graphs.label, graphs.label_sizes, graphs.x, item)
+    x, weight, count = torch.randn(2, 300, 20), torch.randn(2, 20), torch.tensor([300, 7])
+    made = normalisation.normalise(x, weight, weight, count, 1e-5, True)
+    normalisation.normalise_backward(x, x, weight, weight, count, *made[1:], 1e-5, True)
+    flat, rates = torch.randn(2, 50), torch.ones(2)
+    gpu_adam.update(flat, flat, flat, [flat], rates > 0, rates, rates, 0.9, 0.999, 0.0, 1e-8)
+
+
+def transports() -> None:
+    """Problems on the chip and problems that are streamed, forward and backward."""
+    case = draw([30, 3000], 20, padding=True, dustbin=True)
+    problem = pose(case.scores.float(), case.ptr, **case.arguments())
+    arrays = [getattr(problem, name).detach() for name in problem.__dataclass_fields__]
+    plan, history, used, error = transport.forward(*arrays, 100, 1e-6)
+    transport.backward(case.grad, plan, *arrays, history, used, error, 1e-6, 1)
+
+
+if __name__ == "__main__":
+    jit.JITFunction.run = compile_only
+    ragged_products()
+    stacked_training()
+    transports()
