@@ -57,9 +57,11 @@ def ragged_products() -> None:
 def stacked_training() -> None:
     """Mini-batches, batch normalisation and Adam of many models."""
     graphs = collection()
+    gpu_batch_layout.lay_out(graphs, torch.tensor([[0]]), 40, 60)
     at = gpu_batch_layout.lay_out(graphs, torch.tensor([[0, 2], [4, -1]]), 40, 60)
     item = torch.zeros_like(at.vertex)
     gpu_batch_layout.rows(graphs.structure, item)
+    gpu_batch_layout.rows(graphs.label, item, -1)
     gpu_batch_layout.attributes(graphs.label, graphs.label_sizes, graphs.x, item)
     x, weight, count = torch.randn(2, 300, 20), torch.randn(2, 20), torch.tensor([300, 7])
     made = normalisation.normalise(x, weight, weight, count, 1e-5, True)

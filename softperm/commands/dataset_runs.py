@@ -15,7 +15,7 @@ from torch import Tensor
 
 from softperm.commands.console import as_text
 from softperm.commands.dataset_models import write_reading
-from softperm.commands.runs import CHECKPOINT, say_if_resumed, write_curve
+from softperm.commands.runs import CHECKPOINT, curve_and_model, say_if_resumed, write_curve
 from softperm.datasets import Dataset, Split, load_dataset
 from softperm.datasets.catalogue import known_names
 from softperm.datasets.qm9 import QM9_UNITS
@@ -189,7 +189,7 @@ def train_dataset(
         if not result.interrupted:
             write_atomically(out / "result.json", as_text(told).encode())
             (out / CHECKPOINT).unlink(missing_ok=True)
-        log(f"wrote {out}/model" + (", curve.csv and curve.png" if result.curve else ""))
+        log(f"wrote {out}/{curve_and_model(result.curve)}")
     return told
 
 

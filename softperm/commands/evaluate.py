@@ -48,6 +48,9 @@ def evaluate(
         str, Option(help="With --data: auto, classification, multilabel or regression.")
     ] = "auto",
     folds: Annotated[int, Option(min=2, help="With --data: outer folds.")] = 10,
+    smiles_column: Annotated[
+        str | None, Option(help="With --data: column of SMILES in a table.")
+    ] = None,
     epochs: Annotated[
         int | None, Option(min=1, help="Other than the recipe's, but for variants that say theirs.")
     ] = None,
@@ -102,12 +105,14 @@ def evaluate(
         wanted = replace(chosen, targets=_targets(chosen, _listed(target)))
         problems = _posed(wanted, _listed(dataset), data_root, seed)
     else:
-        problems = (_own(file, target, task, symmetrise, seed, folds) for file in [data])
+        asked = (target, task, smiles_column, symmetrise, seed, folds)
+        problems = (_own(file, *asked) for file in [data])
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
     content = {k: v for k, v in asdict(chosen).items() if k != "variants" or v}
     choices = {"recipe": content, "seed": seed, "stack": stack}
     own = {"data": str(data), "target": target, "task": task, "folds": folds}
+    own |= {} if smiles_column is None else {"smiles_column": smiles_column}
     _claim(out, choices if data is None else {**choices, **own})
     where = _engine(engine, device, address, abreast)
     records: list[Record] = []
@@ -230,7 +235,13 @@ def _loaded(
 
 
 def _own(
-    data: Path, target: str | None, task: str, symmetrise: bool, seed: int, folds: int
+    data: Path,
+    target: str | None,
+    task: str,
+    smiles_column: str | None,
+    symmetrise: bool,
+    seed: int,
+    folds: int,
 ) -> Problem:
     """A problem on the user's own graphs."""
     import numpy as np
@@ -242,7 +253,7 @@ def _own(
 
     wanted = list(_listed(target)) or None
     with counting("reading graphs") as count:
-        file = read_with_targets(data, wanted, None, symmetrise, count)
+        file = read_with_targets(data, wanted, smiles_column, symmetrise, count)
     kind = choose_task(task, file)
     graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
     columns = list(file.targets.values())

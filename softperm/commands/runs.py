@@ -154,25 +154,26 @@ def _write(
 ) -> None:
     """Model, training curve and pictures into the run folder."""
     estimator.save(out / "model")
-    written = write_curve(out, estimator.curve_, estimator.best_epoch_)
+    write_curve(out, estimator.curve_, estimator.best_epoch_)
     drawn = _draw_some(estimator, file, out / "pictures")
-    log(f"wrote {out}/model{written} and {drawn} pictures")
+    log(f"wrote {out}/{curve_and_model(estimator.curve_)} and {drawn} pictures")
 
 
 def say_if_resumed(out: Path, log: Callable[[str], None]) -> None:
-    """Says that a training goes on, where one was stopped."""
+    """Says that a training goes on, where one was stopped; whether it is the same, fit checks."""
     if (out / CHECKPOINT).exists():
-        log(f"going on with the training that was stopped in {out}")
+        log(f"a training was stopped in {out}, which goes on if nothing else has changed")
 
 
-def write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int) -> str:
-    """The training curve as a table and as a picture; nothing before the end of the first epoch.
+def curve_and_model(curve: Sequence[Epoch]) -> str:
+    """The names of what every training leaves behind, for a message."""
+    return "model, curve.csv, curve.png" if curve else "model"
 
-    Returns:
-        The names of what was written, each behind a comma.
-    """
+
+def write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int) -> None:
+    """The training curve as a table and as a picture; nothing before the end of the first epoch."""
     if not curve:
-        return ""
+        return
     plots.save(plots.training_curve(curve, best_epoch), out / "curve")
     text = io.StringIO()
     rows = [asdict(epoch) for epoch in curve]
@@ -180,7 +181,6 @@ def write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int) -> str:
     writer.writeheader()
     writer.writerows(rows)
     write_atomically(out / "curve.csv", text.getvalue().encode())
-    return ", curve.csv, curve.png"
 
 
 def _draw_some(estimator: Estimator, file: GraphFile, folder: Path) -> int:

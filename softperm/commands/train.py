@@ -209,7 +209,7 @@ def _train_dataset(
 
 def stopped(done: int, epochs: int, out: Path) -> str:
     """What to say of a training that was stopped."""
-    where = f"stopped in epoch {done + 1} of {epochs}"
+    where = f"stopped after {done} of {epochs} epochs"
     return f"{where}; the same command with --out {out} goes on from here"
 
 
@@ -217,18 +217,18 @@ def _check_options(given: dict[str, Any]) -> None:
     """Raises ValueError unless there is one source of graphs, and options that belong to it."""
     if (given["data"] is None) == (given["dataset"] is None):
         raise ValueError("name either a file of graphs or a --dataset")
-    usual = {name: p.default for name, p in inspect.signature(train).parameters.items()}
-    for name in sorted(ONLY_FILE if given["data"] is None else ONLY_DATASET):
-        if given[name] != usual[name]:
-            option = "--" + name.replace("_", "-")
-            kind = "a file of graphs" if given["data"] is None else "a --dataset"
-            raise ValueError(f"{option} is for {kind}: leave it out")
     if given["data"] is not None and not given["data"].exists():
         from softperm.datasets.catalogue import known_names
 
         name = {known.lower(): known for known in known_names()}.get(str(given["data"]).lower())
         if name is not None:
             raise ValueError(f"{given['data']} is no file, but a dataset: --dataset {name}")
+    usual = {name: p.default for name, p in inspect.signature(train).parameters.items()}
+    for name in sorted(ONLY_FILE if given["data"] is None else ONLY_DATASET):
+        if given[name] != usual[name]:
+            option = "--" + name.replace("_", "-")
+            kind = "a file of graphs" if given["data"] is None else "a --dataset"
+            raise ValueError(f"{option} is for {kind}: leave it out")
     if given["data"] is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("several processes train on a --dataset; a file of graphs needs one")
 

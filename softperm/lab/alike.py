@@ -1,4 +1,4 @@
-"""Which trainings share work: networks of one shape a stack, two criteria one training."""
+"""Which trainings share work: networks of one shape a stack, all criteria one training."""
 
 from __future__ import annotations
 

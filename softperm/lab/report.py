@@ -160,8 +160,8 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
 
 def _epochs(cell: Cell) -> str:
     """How many epochs the final trainings could take at most; folds may have chosen differently."""
-    asked = sorted({r.run.configuration.get("epochs", 0) for r in cell.records} - {0})
-    return " or ".join(map(str, asked))
+    trained = (r for r in cell.records if r.curve)  # a kernel machine has no epochs
+    return " or ".join(map(str, sorted({r.run.configuration["epochs"] for r in trained})))
 
 
 def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -108,7 +108,7 @@ def _one_hot_kernel(
 def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Layout:
     """See :func:`softperm.training.batch_layout.lay_out`."""
     models, b = index.shape
-    index = index.contiguous()
+    index = index.long().contiguous()
     starts, edge_starts = index.new_empty(2, models, b + 1).unbind()
     ends = index.new_empty(2, models, edges)
     vertex, edge = index.new_empty(models, vertices), index.new_empty(models, edges)
@@ -139,14 +139,14 @@ def attributes(
     label: Tensor | None, sizes: tuple[int, ...], x: Tensor | None, item: Tensor
 ) -> Tensor | None:
     """See :func:`softperm.training.batch_layout.attributes`."""
-    if label is None and x is None:
+    sizes = () if label is None else sizes
+    if not sizes and x is None:
         return None
-    labels = sum(sizes) if label is not None else 0
-    width = labels + (x.shape[1] if x is not None else 0)
-    out = torch.empty(*item.shape, width, device=item.device)
+    width = sum(sizes) + (0 if x is None else x.shape[1])
+    out = torch.empty(*item.shape, width, dtype=torch.float32, device=item.device)
     label = None if label is None else label.contiguous()
     begin = 0
-    for column, size in enumerate(sizes if label is not None else ()):
+    for column, size in enumerate(sizes):
         if item.numel() * size:
             _one_hot_kernel[(triton.cdiv(item.numel() * size, NUMBERS),)](
                 label[:, column:], item, out[..., begin:], item.numel(), label.shape[1], size,

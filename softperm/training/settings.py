@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 CRITERIA = ("loss", "score", "late-score")
 """What can choose the best epoch. ``late-score`` takes the last of equally good ones, not the
-first, as Errica et al. do: where few validation graphs give many equal scores, it is too early."""
+first, as Errica et al. do: where few validation graphs give many equal scores, the first of them
+comes before there is much learnt."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,8 @@ class FitConfig:
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay}")
         if self.criterion not in CRITERIA:
-            raise ValueError(
-                f"criterion must be 'loss', 'score' or 'late-score'; got {self.criterion!r}"
-            )
+            known = ", ".join(CRITERIA)
+            raise ValueError(f"criterion must be one of {known}; got {self.criterion!r}")
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softperm.collection import Collection
 from softperm.linear import SHARE
 from softperm.training import batch_layout
 
-HARDLY = 0.85  # of the next room: one that is not smaller by more is not worth having
+CUTS = 64  # places between which the cuts between rooms are chosen
+WORTH = 0.05  # of the largest room, that a further room must save the average step
 
 
 @dataclass(frozen=True)
 class Room:
-    """Space for the mini-batch of one model: enough for the largest that will come.
+    """Space for the mini-batches of one model: enough for the largest of them.
 
     Attributes:
         vertices: places for vertices; the last one always stays empty.
@@ -65,7 +66,7 @@ def rooms(
     """A few rooms, from small to large, for steps that need so many vertices and edges.
 
     Room for the largest mini-batch is twice what most of them need where sizes of graphs differ a
-    lot. A room is left out if the next one above it is hardly larger.
+    lot. There are no more rooms than pay off.
 
     Args:
         vertices: what each step needs.
@@ -75,27 +76,45 @@ def rooms(
     Returns:
         The rooms, and which of them each step goes to.
 
-    >>> steps = torch.tensor([10, 11, 12, 100])
+    >>> steps = torch.tensor([10, 100, 11, 12])
     >>> made, which = rooms(steps, 2 * steps, levels=2)
     >>> [room.edges for room in made], which.tolist()
-    ([22, 200], [0, 0, 1, 1])
+    ([24, 200], [0, 1, 0, 0])
     """
     share = torch.maximum(
         vertices / vertices.max().clamp(min=1), edges / edges.max().clamp(min=1)
     )  # (S,), of the largest room
     order = share.argsort()
-    ends = [len(order) * k // levels for k in range(levels, 0, -1)]  # steps up to each level
-    kept: list[int] = []
-    for end in ends:
-        if end and (not kept or share[order[end - 1]] < HARDLY * share[order[kept[-1] - 1]]):
-            kept.append(end)
-    made, which, begin = list[Room](), torch.zeros_like(order), 0
-    for level, end in enumerate(reversed(kept)):
-        up_to = order[:end]
-        made.append(Room.of(int(vertices[up_to].max()), int(edges[up_to].max())))
-        which[order[begin:end]] = level
+    which, made, begin = torch.zeros_like(order), list[Room](), 0
+    for end in _cuts(share[order], levels):
+        room = Room.of(int(vertices[order[:end]].max()), int(edges[order[:end]].max()))
+        if not made or room != made[-1]:
+            made.append(room)
+        which[order[begin:end]] = len(made) - 1
         begin = end
     return made, which
+
+
+def _cuts(share: Float[Tensor, " S"], levels: int) -> list[int]:
+    """Where to cut ascending shares, so that steps take least if each takes its part's largest.
+
+    A further cut is made only if all steps together take less by :data:`WORTH`.
+    """
+    ends = sorted({len(share) * k // CUTS for k in range(1, CUTS + 1)} - {0})
+    tops = [float(share[end - 1]) for end in ends]
+    taken = [end * top for end, top in zip(ends, tops, strict=True)]  # up to each end, one room
+    paths = [[end] for end in ends]
+    for _ in range(levels - 1):
+        better, ways = list(taken), list(paths)
+        for i, (end, top) in enumerate(zip(ends, tops, strict=True)):
+            for j in range(i):
+                cost = taken[j] + (end - ends[j]) * top
+                if cost < better[i]:
+                    better[i], ways[i] = cost, [*paths[j], end]
+        if taken[-1] - better[-1] < WORTH * len(share):
+            break
+        taken, paths = better, ways
+    return paths[-1]
 
 
 def gather(

@@ -115,7 +115,7 @@ def test_a_stack_refuses_what_only_a_training_alone_can_do():
         with pytest.raises(ValueError, match="a stack knows no schedule but decay, decay_patience"):
             fit_stack(*rest, schedule=schedule)
     with pytest.raises(
-        ValueError, match="criterion must be 'loss', 'score' or 'late-score'; got 'scor'"
+        ValueError, match="criterion must be one of loss, score, late-score; got 'scor'"
     ):
         fit_stack(*rest, criteria=["loss", "scor"])
 

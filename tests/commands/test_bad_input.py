@@ -87,7 +87,7 @@ OPTIONS = {
     "an unknown encoder": (("--encoder", "mpnn"), "encoder must be one of linear, gcn, gin"),
     "an unknown criterion": (
         ("--criterion", "auc"),
-        "criterion must be 'loss', 'score' or 'late-score'",
+        "criterion must be one of loss, score, late-score",
     ),
     "a capacity of no size": (("--capacity", "0"), "capacity must be 'auto', a whole number"),
     "a capacity of no sense": (("--capacity", "big"), "--capacity must be auto, none or a number"),
@@ -242,6 +242,7 @@ def test_an_unknown_ending_is_said_before_anything_is_read(tmp_path):
 
 def test_a_dataset_given_as_a_file_is_told_how_to_be_given(tmp_path):
     refused("mutag is no file, but a dataset: --dataset MUTAG", "train", "mutag", "--out", tmp_path)
+    refused("--dataset MUTAG", "train", "mutag", "--max-time", "1h", "--out", tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -87,7 +87,7 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
     assert code == 130, errors
     assert "Traceback" not in errors
     result = json.loads(said[said.index("{") :])
-    where = f"stopped in epoch {result['epochs'] + 1} of 40"
+    where = f"stopped after {result['epochs']} of 40 epochs"
     assert f"{where}; the same command with --out {broken} goes on from here" in errors
     assert result["interrupted"] is True
     assert 5 <= result["epochs"] < 40
@@ -126,7 +126,7 @@ def test_one_interrupt_ends_the_epoch_and_two_end_it_at_once(presses, data, tmp_
     assert (
         done.stderr.strip()
         .splitlines()[-1]
-        .startswith("stopped in epoch " if presses == 1 else "interrupted")
+        .startswith("stopped after " if presses == 1 else "interrupted")
     )
     if presses == 1:
         log = (tmp_path / "run" / "log.txt").read_text()

@@ -194,7 +194,9 @@ def test_targets_are_learnt_as_what_they_are(target, task, kind, several, tmp_pa
     arguments = ("--target", target, "--task", task)
     done = run_command("train", several, "--out", tmp_path, *FAST, *arguments, "--json")
     assert done.exit_code == 0, done.output
-    json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    result = json.loads(done.stdout, parse_constant=lambda n: pytest.fail(f"{n} is not JSON"))
+    expected = "r2" if kind is PiGNNRegressor else "roc_auc" if "," in target else "accuracy"
+    assert result["metric"] == expected
     made = kind.load(tmp_path / "model")
     assert made.task_.outputs == {"few": 3, "gaps": 1}.get(target, 2) or task == "regression"
 

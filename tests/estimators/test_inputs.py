@@ -236,7 +236,7 @@ def test_what_cannot_be_fitted_is_said_in_one_sentence(case):
         ("learning_rate", 0.0, "learning_rate must be a number above 0; got 0.0"),
         ("learning_rate", float("nan"), "learning_rate must be a number above 0; got nan"),
         ("weight_decay", -1.0, "weight_decay must be 0 or more; got -1.0"),
-        ("criterion", "auc", "criterion must be 'loss', 'score' or 'late-score'; got 'auc'"),
+        ("criterion", "auc", "criterion must be one of loss, score, late-score; got 'auc'"),
         ("validation_fraction", 1, "validation_fraction must be at least 0 and below 1; got 1"),
         ("device", "gpu", "device 'gpu' cannot be used here"),
         ("device", "cuda:63", "device 'cuda:63' cannot be used here"),

@@ -92,3 +92,18 @@ def test_the_table_is_the_same_whatever_the_order_of_records(tmp_path):
     systems = ["π-GNN", "π-GNN, a", "π-GNN, b", "GIN"]
     rows = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
     assert [name for name in rows if name in systems][:4] == systems
+
+
+def test_tables_say_how_many_epochs_there_could_be_and_nothing_of_kernels():
+    def told(records: list, epochs: int, curve: dict) -> str:
+        changed = [
+            replace(r, curve=curve, run=replace(r.run, configuration={"epochs": epochs}))
+            for r in records
+        ]
+        return markdown(cells_of(changed), "A table")
+
+    curve = {"train_loss": [1.0], "validation_loss": [1.0], "validation_score": [0.5]}
+    trained, kernel = table(SCORES), table(SCORES, "wl-kernel")
+    runs = f"{len(SCORES)} × {SCORES.shape[1]}"
+    assert f"| {runs} | 12 |" in told(trained, 12, curve)
+    assert f"| {runs} |  |" in told(kernel, 1000, {})

@@ -8,6 +8,7 @@ from kernels import DEVICE, law
 from softperm.collection import Collection
 from softperm.graphs import as_graphs
 from softperm.training import batch_layout
+from softperm.training.stacked_batch import needs
 from softperm.vocabulary import Vocabulary
 
 GRAPHS = [
@@ -27,11 +28,10 @@ ROOMS = [(1, 0), (40, 29), (700, 400)]
 """Places beyond what a model's graphs need: for vertices, for edges."""
 
 
-def collection() -> Collection:
-    """Graphs with labels of two kinds, attributes and weights."""
+def collection(graphs: list[nx.Graph] = GRAPHS) -> Collection:
+    """Graphs with labels of two kinds, attributes and weights, in the types of real datasets."""
     generator = torch.Generator().manual_seed(0)
-    graphs = as_graphs(GRAPHS)
-    made = Vocabulary.learn(graphs).encode(graphs)
+    made = Vocabulary.learn(as_graphs(graphs)).encode(as_graphs(graphs))
     v, e = int(made.ptr[-1]), int(made.edge_ptr[-1])
 
     def codes(count: int, *sizes: int) -> torch.Tensor:
@@ -39,26 +39,19 @@ def collection() -> Collection:
         return torch.stack(columns, dim=1)
 
     return Collection(
-        made.ptr, made.edge_ptr, made.edge_index, made.structure,
-        label=codes(v, 3, 7), label_sizes=(3, 7), x=torch.randn(v, 2, generator=generator),
-        edge_label=codes(e, 4), edge_label_sizes=(4,),
+        made.ptr, made.edge_ptr, made.edge_index.int(), made.structure,
+        label=codes(v, 3, 7).short(), label_sizes=(3, 7), x=torch.randn(v, 2, generator=generator),
+        edge_label=codes(e, 4).to(torch.int8), edge_label_sizes=(4,),
         edge_attr=torch.randn(e, 3, generator=generator),
         edge_weight=torch.randn(e, generator=generator),
     )  # fmt: skip
 
 
-@law
-@pytest.mark.parametrize("batches", BATCHES)
-@pytest.mark.parametrize("beyond", ROOMS)
-def test_every_place_holds_the_same(batches, beyond):
+def same_places(graphs: Collection, index: torch.Tensor, beyond: tuple[int, int]) -> None:
+    """Raises unless both ways lay graphs out alike and carry the same there."""
     from softperm.training import gpu_batch_layout  # Triton may be absent where there is no GPU
 
-    graphs, index = collection(), torch.tensor(batches)
-    sizes = [
-        torch.where(index >= 0, ptr[index.clamp(min=0) + 1] - ptr[index.clamp(min=0)], 0)
-        for ptr in (graphs.ptr, graphs.edge_ptr)
-    ]
-    room = [int(s.sum(1).max()) + b for s, b in zip(sizes, beyond, strict=True)]
+    room = [int(need.max()) + more for need, more in zip(needs(graphs, index), beyond, strict=True)]
     theirs = batch_layout.lay_out(graphs, index, *room)
     there = graphs.to(DEVICE)
     ours = gpu_batch_layout.lay_out(there, index.to(DEVICE), *room)
@@ -72,12 +65,28 @@ def test_every_place_holds_the_same(batches, beyond):
         wanted = batch_layout.rows(getattr(graphs, table), getattr(theirs, item), fill)
         assert made.dtype == wanted.dtype
         assert torch.equal(made.cpu(), wanted), table
-    for x in (graphs.x, None):
-        for label in (graphs.label, None):
-            parts = (label, graphs.label_sizes, x)
-            moved = (None if t is None else t.to(DEVICE) for t in (label, x))
-            wanted = batch_layout.attributes(*parts, theirs.vertex)
-            made_label, made_x = moved
-            made = gpu_batch_layout.attributes(made_label, graphs.label_sizes, made_x, ours.vertex)
-            assert (made is None) == (wanted is None)
-            assert made is None or torch.equal(made.cpu(), wanted)
+    for kind, label, x in (
+        ("vertex", "label", "x"), ("vertex", "label", None), ("vertex", None, "x"),
+        ("vertex", None, None), ("edge", "edge_label", "edge_attr"),
+    ):  # fmt: skip
+        sizes = graphs.edge_label_sizes if kind == "edge" else graphs.label_sizes
+        made, wanted = (
+            way.attributes(
+                label and getattr(where, label), sizes, x and getattr(where, x), getattr(at, kind)
+            )
+            for way, where, at in ((gpu_batch_layout, there, ours), (batch_layout, graphs, theirs))
+        )
+        assert (made is None) == (wanted is None)
+        assert made is None or torch.equal(made.cpu(), wanted)
+
+
+@law
+@pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.parametrize("beyond", ROOMS)
+def test_every_place_holds_the_same(batches, beyond):
+    same_places(collection(), torch.tensor(batches), beyond)
+
+
+@law
+def test_a_dataset_without_edges():
+    same_places(collection([nx.empty_graph(2)] * 3), torch.tensor([[0, 2], [1, -1]]), (5, 0))

@@ -7,13 +7,14 @@ from samples import VARIANTS, collect, random_graph, variant_name
 
 from softperm.model import ModelConfig, build
 from softperm.training.fit import Examples, FitConfig, fit, predict
-from softperm.training.stack import fit_stack
+from softperm.training.stack import Stack, fit_stack
 from softperm.training.stacked_outputs import batches, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression
 
 GRAPHS = [random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 5, 3, 8, 6)]
 TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8]), torch.arange(4, 14)]
 HELD = [torch.tensor([14, 15, 13]), torch.tensor([0, 1])]
+HELD_FEW = [torch.tensor([10, 11]), torch.tensor([0, 1])]
 SEEDS = [3, 4]
 SETTINGS = FitConfig(epochs=7, batch_size=4, learning_rate=1e-2)  # 20 steps and more
 
@@ -70,6 +71,27 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_devic
             close(epoch_a.validation_score, epoch_b.validation_score)
         for name, tensor in a.state_dict().items():
             close(tensor, b.state_dict()[name].cpu())
+
+
+def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch):
+    monkeypatch.setattr("softperm.training.stacked_epochs.LONG", 0)
+    graphs = [random_graph(n, seed=n) for n in (3, 150, 9, 220, 5, 70, 4, 30, 12, 100, 6, 8)]
+    collection, y = collect(graphs), torch.tensor([0, 1] * 6)
+    variant = {"encoder": "gcn", "attributes": True, "dustbin": True, "capacity": 9, "head": "mlp"}
+    alone, stacked = networks(variant), networks(variant)
+    settings = FitConfig(epochs=5, batch_size=2, learning_rate=1e-2)
+    train = [torch.arange(10), torch.arange(2, 12)]
+    tasks, rest = [Classification(2)] * 2, (train, HELD_FEW, SEEDS, settings)
+    stack = Stack(stacked, tasks, collection, y, *rest, device=stack_device)
+    assert len(stack.train_epochs.steps) > 1
+    for _ in stack.epochs():
+        pass
+    for m, result in enumerate(stack.results()):
+        own = FitConfig(**{**settings.__dict__, "seed": SEEDS[m]})
+        parts = (Examples(collection, y, index[m]) for index in (train, HELD_FEW))
+        one = fit(alone[m], tasks[m], next(parts), own, validation=next(parts))
+        for epoch_a, epoch_b in zip(one.curve, result.curve, strict=True):
+            close(epoch_a.train_loss, epoch_b.train_loss, 1e-7)
 
 
 @pytest.mark.parametrize("kind", ["regression", "multilabel"])
