@@ -64,8 +64,8 @@ def _phc(
 _TRAINING = {"learning_rate": (1e-3,), "batch_size": (128,)}
 
 SYSTEMS = (
-    System("gcn-edges", "GCN", ("ogb",), _gcn, {"dropout": (0.5,), **_TRAINING}),
-    System("gin-edges", "GIN", ("ogb",), _gin, {"dropout": (0.5,), **_TRAINING}),
+    System("gcn-edges", "GCN with edges", ("ogb",), _gcn, {"dropout": (0.5,), **_TRAINING}),
+    System("gin-edges", "GIN with edges", ("ogb",), _gin, {"dropout": (0.5,), **_TRAINING}),
     System("pna", "PNA", ("ogb",), _pna, {"dropout": (0.3,), **_TRAINING}),
     System("dgn", "DGN", ("ogb",), _dgn, {"dropout": (0.3,), **_TRAINING}),
     System("phc-gnn", "PHC-GNN", ("ogb",), _phc, {"dropout": (0.1,), **_TRAINING}),

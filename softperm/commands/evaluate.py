@@ -100,6 +100,8 @@ def evaluate(
         configurations=configurations or chosen.configurations,
     )
     names = _listed(model) or chosen.models
+    if not names:
+        raise ValueError(f"recipe {chosen.name} names no models: name some with --models")
     contenders = [contender_of(chosen, name) for name in names]
     if data is None:
         wanted = replace(chosen, targets=_targets(chosen, _listed(target)))
@@ -268,12 +270,13 @@ def _own(
 
 
 def _claim(out: Path, choices: dict[str, Any]) -> None:
-    """Writes down what the folder is for; refuses one that is for something else."""
+    """Writes down what the folder is for; refuses one that holds work on something else."""
     from softperm.folder import write_atomically
 
     path = out / "evaluation.json"
     text = json.dumps(choices, indent=2, sort_keys=True) + "\n"
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    begun = any(any((out / part).glob("*")) for part in ("records", "checkpoints"))
+    if begun and path.exists() and path.read_text(encoding="utf-8") != text:
         raise ValueError(
             f"{out} holds an evaluation with other settings (see {path.name}): choose another --out"
         )

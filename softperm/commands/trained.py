@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from softperm.commands.console import counting
 from softperm.commands.dataset_models import dataset_estimator
+from softperm.commands.runs import CHECKPOINT
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.files import GraphFile, read_graphs
 from softperm.folder import FolderError, read_folder
@@ -30,8 +32,16 @@ class Trained:
 
 
 def load_trained(run: str, device: str) -> Trained:
-    """What ``softperm train`` left in a run folder, or an estimator's model folder."""
+    """What ``softperm train`` left in a run folder, or an estimator's model folder.
+
+    Warns where the training has not come to its end.
+    """
     inner = Path(run) / "model"
+    if inner.is_dir() and (Path(run) / CHECKPOINT).exists():
+        warnings.warn(
+            f"the training in {run} was stopped before its end: its command goes on with it",
+            stacklevel=2,
+        )
     folder = inner if inner.is_dir() else run
     kinds = {cls.__name__: cls for cls in (PiGNNClassifier, PiGNNRegressor)}
     kind = read_folder(folder)[0].get("kind")

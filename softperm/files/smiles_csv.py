@@ -89,6 +89,6 @@ def _find_smiles(header: list[str], wanted: str | None, name: str) -> str:
     if len(found) != 1:
         raise ValueError(
             f"{name}: expected a column {wanted or 'smiles'!r} of SMILES, found the columns "
-            f"{', '.join(header)}; say which it is with smiles_column"
+            f"{', '.join(header)}; say which it is with smiles_column, or --smiles-column"
         )
     return found[0]

@@ -138,8 +138,7 @@ def read_recipe(name: str) -> Recipe:
         raise ValueError(
             f"{path}: unknown keys {', '.join(unknown)}; a recipe has {', '.join(sorted(known))}"
         )
-    if "title" not in content:
-        raise ValueError(f"{path}: a recipe needs a title, and names of models")
+    content.setdefault("title", path.stem)
     try:
         for key in ("datasets", "models", "targets"):
             if not isinstance(content.get(key, []), list):

@@ -240,6 +240,22 @@ def test_targets_are_chosen_among_the_recipes(monkeypatch, tmp_path):
     assert len(posed[1]) == 12
 
 
+def test_a_folder_in_which_nothing_was_done_is_for_anything(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTPERM_MIRROR", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("SOFTPERM_CACHE", str(tmp_path / "cache"))
+    recipe, out = tmp_path / "mine.toml", tmp_path / "run"
+    recipe.write_text("datasets = ['MUTAG']\nmodels = ['gin']")
+    missing = ("--data-root", tmp_path / "nowhere", "--device", "cpu", "--out", out)
+    for seed in (0, 1):
+        done = run_command("evaluate", "--recipe", recipe, *missing, "--seed", seed)
+        assert done.exit_code == 2
+        assert "other settings" not in done.stderr
+        assert json.loads((out / "evaluation.json").read_text())["seed"] == seed
+    recipe.write_text("datasets = ['MUTAG']")
+    done = run_command("evaluate", "--recipe", recipe, *missing)
+    assert "recipe mine names no models: name some with --models" in done.stderr
+
+
 def test_a_folder_with_other_settings_is_refused(evaluated):
     _, _, command = evaluated
     done = run_command(*command, "--seed", 5)

@@ -15,6 +15,7 @@ from softperm.commands import dataset_runs, runs
 from softperm.commands import train as command
 from softperm.commands.dataset_runs import configure, pose
 from softperm.commands.train import ONLY_DATASET, ONLY_FILE
+from softperm.commands.trained import load_trained
 from softperm.datasets import load_dataset
 from softperm.model import PiGNN
 from softperm.training.fit import predict
@@ -241,8 +242,11 @@ def test_time_that_is_up_leaves_a_model_no_test_score_and_a_way_to_go_on(root, t
     assert "stopped after 0 of 3 epochs; the same command with" in log.read_text()
     assert "a training was stopped" not in log.read_text()
     assert not (tmp_path / "parts" / "curve.csv").exists(), "there is nothing to draw yet"
+    with pytest.warns(UserWarning, match="was stopped before its end: its command goes on"):
+        load_trained(str(tmp_path / "parts"), "cpu")
     assert run("parts", "--max-time", "1h").exit_code == 0
     assert "a training was stopped in" in log.read_text()
+    load_trained(str(tmp_path / "parts"), "cpu")
     assert (tmp_path / "parts" / "curve.csv").exists()
     ours, theirs = (PiGNN.load(tmp_path / name / "model") for name in ("parts", "whole"))
     same_weights(ours, theirs)
