@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -283,13 +284,22 @@ def _claim(out: Path, choices: dict[str, Any]) -> None:
     write_atomically(path, text.encode())
 
 
-def _finished(out: Path, final: list[Record]) -> list[Record]:
-    """All records of what this command has finished; an earlier, broken-off one stays out."""
+def _finished(out: Path, now: list[Record]) -> list[Record]:
+    """All records of the systems and datasets that the folder has finished, now or earlier.
+
+    Earlier ones of a file that has changed since are left out.
+    """
     from softperm.lab.records import find_records
+    from softperm.lab.tables import cells_of
 
-    done = set(map(_pair, final))
-    return [record for record in find_records(out / "records") if _pair(record) in done]
-
-
-def _pair(record: Record) -> tuple[str, str]:
-    return record.run.dataset, record.run.model
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in find_records(out / "records"):
+        groups.setdefault((record.run.dataset, record.run.model), []).append(record)
+    graphs = {record.run.dataset: record.fingerprint for record in now}
+    done: list[Record] = []
+    for (dataset, _), group in groups.items():
+        with suppress(ValueError):  # broken off
+            cells_of(group)
+            if graphs.get(dataset, group[0].fingerprint) == group[0].fingerprint:
+                done += group
+    return done

@@ -62,6 +62,16 @@ def test_own_graphs_go_from_a_file_to_a_report(evaluated):
     assert not list((folder / "checkpoints").glob("*"))
 
 
+def test_the_page_keeps_the_systems_of_earlier_commands(evaluated):
+    _, folder, command = evaluated
+    before = (folder / "table.md").read_text()
+    fewer = ("wl-kernel" if part == "pi-gnn,wl-kernel" else part for part in command)
+    done = run_command(*fewer)
+    assert done.exit_code == 0, done.output
+    assert "rings pi-gnn" not in done.stdout
+    assert (folder / "table.md").read_text() == before
+
+
 def test_the_same_command_again_does_nothing_and_says_the_same(evaluated):
     done, folder, command = evaluated
     before = {p: p.stat().st_mtime_ns for p in (folder / "records").iterdir()}
