@@ -21,12 +21,14 @@ def system(name: str) -> System:
     """The network of a name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none; kernels are no networks, and π-GNN is ``softperm.PiGNN``.
 
     Example:
         >>> system("gin").title
         'GIN'
     """
+    if name in KERNELS:
+        raise ValueError(f"{name} is a kernel, not a network: KERNELS[{name!r}].build(settings)")
     if name not in SYSTEMS:
         raise ValueError(f"expected a system, one of {', '.join(SYSTEMS)}; got {name!r}")
     return SYSTEMS[name]

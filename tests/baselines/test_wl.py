@@ -9,7 +9,7 @@ import torch
 from samples import collect, plain_graph, rings_and_cliques
 
 from baselines.cases import shuffled
-from softperm.baselines import KERNELS
+from softperm.baselines import KERNELS, system
 from softperm.baselines.wl import WLKernelClassifier, refine_colours, wl_kernel
 from softperm.datasets import load_dataset
 
@@ -103,3 +103,8 @@ def test_a_graph_predicted_alone_gets_the_kernel_it_has_among_others():
     together = machine.predict(collection, torch.arange(20, 30))
     alone = [machine.predict(collection, torch.tensor([i]))[0] for i in range(20, 30)]
     assert together.tolist() == alone
+
+
+def test_a_kernel_asked_for_as_a_network_says_what_it_is():
+    with pytest.raises(ValueError, match=r"wl-kernel is a kernel, not a network: KERNELS\['wl-k"):
+        system("wl-kernel")
