@@ -125,6 +125,8 @@ def train_run(
         write_atomically(out / "config.json", config)
     started = time.perf_counter()
     estimator.fit([file.graphs[i] for i in rest], y[rest])
+    if estimator.interrupted_:
+        log("stopping: the model is scored and written")
     result: dict[str, Any] = {
         "run": str(out),
         "model": str(out / "model"),
@@ -152,11 +154,14 @@ def _write(
     out: Path,
     log: Callable[[str], None],
 ) -> None:
-    """Model, training curve and pictures into the run folder."""
+    """Model, training curve and, of a training that came to its end, pictures into the folder."""
     estimator.save(out / "model")
     write_curve(out, estimator.curve_, estimator.best_epoch_)
-    drawn = _draw_some(estimator, file, out / "pictures")
-    log(f"wrote {out}/{curve_and_model(estimator.curve_)} and {drawn} pictures")
+    written = f"wrote {out}/{curve_and_model(estimator.curve_)}"
+    if estimator.interrupted_:
+        log(written)
+    else:
+        log(f"{written} and {_draw_some(estimator, file, out / 'pictures')} pictures")
 
 
 def say_if_resumed(out: Path, log: Callable[[str], None]) -> None:

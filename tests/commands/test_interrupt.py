@@ -93,6 +93,7 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
     assert 5 <= result["epochs"] < 40
     assert PiGNNClassifier.load(broken / "model").predict(GRAPHS).shape == (12,)
     assert not (broken / "result.json").exists()
+    assert not (broken / "pictures").exists(), "who presses Ctrl-C does not wait for pictures"
 
     code, said, errors = stop(signal.SIGKILL, 12, -1.0, command(data, broken))
     assert code == -signal.SIGKILL, errors
