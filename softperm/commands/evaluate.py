@@ -64,7 +64,7 @@ def evaluate(
         str | None,
         Option(
             help="What chooses on validation graphs: score, late-score (the last of equally good "
-            "epochs) or loss; but for variants that say theirs."
+            "epochs) or loss; the recipe's by default, and for variants that say theirs."
         ),
     ] = None,
     stack: Annotated[int, Option(min=1, help="Models trained side by side, at most.")] = 64,
