@@ -18,6 +18,7 @@ from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.estimators.preparation import hold_out
 from softperm.files import GraphFile, read_graphs
 from softperm.folder import write_atomically
+from softperm.training.checkpoint import read_checkpoint
 from softperm.training.fit import Epoch
 
 Estimator = PiGNNClassifier | PiGNNRegressor
@@ -166,8 +167,10 @@ def _write(
 
 def say_if_resumed(out: Path, log: Callable[[str], None]) -> None:
     """Says that a training goes on, where one was stopped; whether it is the same, fit checks."""
-    if (out / CHECKPOINT).exists():
-        log(f"a training was stopped in {out}, which goes on if nothing else has changed")
+    state = read_checkpoint(out / CHECKPOINT, None)
+    if state is not None:
+        where = f"a training was stopped in {out} after {len(state['curve'])} epochs"
+        log(f"{where}; with the same settings it goes on")
 
 
 def curve_and_model(curve: Sequence[Epoch]) -> str:

@@ -31,8 +31,8 @@ def write_checkpoint(path: Path, fingerprint: str, state: dict) -> None:
     write_atomically(path, _HEADER + hashlib.sha256(body).digest() + body)
 
 
-def read_checkpoint(path: Path, fingerprint: str) -> dict | None:
-    """The state kept at ``path``; None if there is none.
+def read_checkpoint(path: Path, fingerprint: str | None) -> dict | None:
+    """The state kept at ``path``, of whatever training if the fingerprint is None; None if none is.
 
     Raises:
         CheckpointError: it is damaged, or of another training.
@@ -55,7 +55,7 @@ def read_checkpoint(path: Path, fingerprint: str) -> dict | None:
     except Exception as problem:  # of many kinds: a file that some other program made
         detail = " ".join(str(problem).split())[:200]
         raise CheckpointError(f"{path} is no checkpoint ({detail}): delete it") from None
-    if kept["fingerprint"] != fingerprint:
+    if fingerprint is not None and kept["fingerprint"] != fingerprint:
         raise CheckpointError(
             f"{path} belongs to a training with other data or settings: "
             "delete it, or choose another folder"

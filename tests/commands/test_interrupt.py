@@ -97,6 +97,7 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
 
     code, said, errors = stop(signal.SIGKILL, 12, -1.0, command(data, broken))
     assert code == -signal.SIGKILL, errors
+    assert f"was stopped in {broken} after {result['epochs']} epochs; with the same" in errors
     assert said.startswith("epoch 1\n")  # the resumed epochs first
     assert not (broken / "result.json").exists()
 

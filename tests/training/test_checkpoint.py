@@ -36,6 +36,10 @@ def test_a_state_comes_back_bit_for_bit(place):
     assert back["best"] == STATE["best"]
 
 
+def test_a_state_can_be_looked_at_without_its_fingerprint(place):
+    assert read_checkpoint(place, None)["curve"] == STATE["curve"]
+
+
 def test_no_checkpoint_is_a_beginning(tmp_path):
     assert read_checkpoint(tmp_path / "none", "abc") is None
 
