@@ -14,17 +14,15 @@ import csv
 import gzip
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
+from machine import run_watched
 
 HOME = Path(__file__).parents[1]
 MOLPCBA = 437_929
@@ -78,26 +76,8 @@ def measure(code: str, *arguments: str, cache: Path) -> dict:
     """Run code in a process of its own; what it prints, with its peak memory and CPU time."""
     env = {**os.environ, "PYTHONPATH": str(HOME), "SOFTPERM_CACHE": str(cache)}
     command = [sys.executable, "-c", code, *arguments]
-    process = psutil.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    peak, over = 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not over.wait(0.05):
-            try:
-                family = [process, *process.children(recursive=True)]
-                peak = max(peak, sum(p.memory_info().rss for p in family))
-            except psutil.Error:
-                continue
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    said, _ = process.communicate()
-    over.set()
-    watcher.join()
-    if process.returncode:
-        raise SystemExit(f"a measurement failed with exit code {process.returncode}")
-    return {**json.loads(said.splitlines()[-1]), "peak_mb": peak / 2**20}
+    said, peak = run_watched(command, env)
+    return {**said, "peak_mb": peak / 2**20}
 
 
 def prepare(name: str, root: Path, folder: Path, show: bool = True) -> dict:

@@ -1,14 +1,19 @@
-"""The machine that a benchmark runs on: its clock, what it reaches, what it is called."""
+"""The machine that a benchmark runs on: its clock, memory, what it reaches, what it is called."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 
 
@@ -23,6 +28,31 @@ def resident(field: str) -> int:
     """Bytes of a field of this process's status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+def run_watched(command: list[str], env: dict[str, str] | None = None) -> tuple[dict, int]:
+    """What a process prints last, as JSON, and the most bytes that it and its children held.
+
+    Sampled twenty times a second; pages that they share are counted more than once.
+    """
+    process = psutil.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    peak, over = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not over.wait(0.05):
+            with suppress(psutil.Error):
+                family = [process, *process.children(recursive=True)]
+                peak = max(peak, sum(p.memory_info().rss for p in family))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    said, _ = process.communicate()
+    over.set()
+    watcher.join()
+    if process.returncode:
+        raise SystemExit(f"a measurement failed with exit code {process.returncode}")
+    return json.loads(said.splitlines()[-1]), peak
 
 
 def measure_rates(options) -> dict[str, float]:

@@ -11,17 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
+from machine import run_watched
 from molecules import BATCH, open_molecules, problem_of
 
 from softperm.commands.dataset_runs import configure
@@ -72,27 +70,9 @@ def measure(chosen: argparse.Namespace) -> dict:
         repeat(pack, target)
         command = [sys.executable, __file__, "--hold", "--pack", str(target)]
         command += ["--graphs", str(chosen.graphs), "--latent", str(chosen.latent[0])]
-        process = psutil.Popen(command, stdout=subprocess.PIPE, text=True)
-        peak, over = 0, threading.Event()
-
-        def watch() -> None:
-            nonlocal peak
-            while not over.wait(0.05):
-                try:
-                    family = [process, *process.children(recursive=True)]
-                    peak = max(peak, sum(p.memory_info().rss for p in family))
-                except psutil.Error:
-                    continue
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        said, _ = process.communicate()
-        over.set()
-        watcher.join()
-        if process.returncode:
-            raise SystemExit(f"the training failed with exit code {process.returncode}")
+        said, peak = run_watched(command)
         size = target.stat().st_size
-    return {**json.loads(said.splitlines()[-1]), "file_gb": size / 1e9, "peak_gb": peak / 1e9}
+    return {**said, "file_gb": size / 1e9, "peak_gb": peak / 1e9}
 
 
 def hold(chosen: argparse.Namespace) -> None:

@@ -39,17 +39,23 @@ def _owner(starts, place, b, HALVINGS: tl.constexpr):
 
 
 @triton.jit
+def _item(index, ptr, starts, place, b, HALVINGS: tl.constexpr):
+    """The vertex or edge of the dataset in each place of a model, −1 for none, and its graph."""
+    owner = _owner(starts, place, b, HALVINGS)
+    real = owner < b
+    graph = tl.load(index + owner, real, other=0)
+    begin = tl.load(starts + owner, real, other=0)
+    return tl.where(real, tl.load(ptr + graph, real, other=0) + place - begin, -1), owner
+
+
+@triton.jit
 def _vertices_kernel(
     index, ptr, starts, vertex, b, room, HALVINGS: tl.constexpr, PLACES: tl.constexpr
 ):  # fmt: skip
     """Program (j, m): the j-th block of model m's places for vertices."""
     m = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
-    owner = _owner(starts + m * (b + 1), place, b, HALVINGS)
-    real = owner < b
-    graph = tl.load(index + m * b + owner, real, other=0)
-    begin = tl.load(starts + m * (b + 1) + owner, real, other=0)
-    item = tl.where(real, tl.load(ptr + graph, real, other=0) + place - begin, -1)
+    item, _ = _item(index + m * b, ptr, starts + m * (b + 1), place, b, HALVINGS)
     tl.store(vertex + m * room + place, item, place < room)
 
 
@@ -61,12 +67,8 @@ def _edges_kernel(
     """Program (j, m): the j-th block of model m's places for edges, and both their ends."""
     m = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
-    owner = _owner(edge_starts + m * (b + 1), place, b, HALVINGS)
-    real = owner < b
-    graph = tl.load(index + m * b + owner, real, other=0)
-    begin = tl.load(edge_starts + m * (b + 1) + owner, real, other=0)
-    item = tl.where(real, tl.load(edge_ptr + graph, real, other=0) + place - begin, -1)
-    inside = place < room
+    item, owner = _item(index + m * b, edge_ptr, edge_starts + m * (b + 1), place, b, HALVINGS)
+    real, inside = item >= 0, place < room
     tl.store(edge + m * room + place, item, inside)
     shift = tl.load(starts + m * (b + 1) + owner, real, other=0)
     used = tl.load(starts + m * (b + 1) + b)
