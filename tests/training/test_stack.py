@@ -66,11 +66,14 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_devic
     for a, b, result_a, result_b in zip(alone, stacked, one_by_one, together, strict=True):
         assert result_a.best_epoch == result_b.best_epoch
         for epoch_a, epoch_b in zip(result_a.curve, result_b.curve, strict=True):
-            close(epoch_a.train_loss, epoch_b.train_loss)
+            close(epoch_a.train_loss, epoch_b.train_loss, 1e-7)  # the curves are float32
             close(epoch_a.validation_loss, epoch_b.validation_loss, 1e-6)
             close(epoch_a.validation_score, epoch_b.validation_score)
-        for name, tensor in a.state_dict().items():
-            close(tensor, b.state_dict()[name].cpu())
+        everything = collect(GRAPHS).batch(torch.arange(len(GRAPHS)))
+        close(a.eval()(everything), b.cpu().eval()(everything))
+        if stack_device == "cpu":  # what a constant in all scores leaves as it is follows rounding
+            for name, tensor in a.state_dict().items():
+                close(tensor, b.state_dict()[name])
 
 
 def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch):
