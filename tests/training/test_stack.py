@@ -57,7 +57,7 @@ def close(a, b, tolerance=1e-8):
 @pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_device, monkeypatch):
     monkeypatch.setattr("softperm.training.stacked_epochs.LONG", 0)  # several rooms on a GPU too
-    y = torch.tensor([0, 1] * 8)
+    y, on_cpu = torch.tensor([0, 1] * 8), stack_device == "cpu"
     tasks = [Classification(2)] * 2
     alone, stacked = networks(variant), networks(variant)
     one_by_one = each_alone(alone, tasks, y)
@@ -70,10 +70,11 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_devic
             close(epoch_a.validation_loss, epoch_b.validation_loss, 1e-6)
             close(epoch_a.validation_score, epoch_b.validation_score)
         everything = collect(GRAPHS).batch(torch.arange(len(GRAPHS)))
-        close(a.eval()(everything), b.cpu().eval()(everything))
-        if stack_device == "cpu":  # what a constant in all scores leaves as it is follows rounding
-            for name, tensor in a.state_dict().items():
-                close(tensor, b.state_dict()[name])
+        # Adam divides a gradient by its size: one that is 0 but for rounding, such as a bias's that
+        # moves all scores of a graph alike, makes steps that differ between devices.
+        close(a.eval()(everything), b.cpu().eval()(everything), 1e-8 if on_cpu else 1e-6)
+        for name, tensor in a.state_dict().items():
+            close(tensor, b.state_dict()[name], 1e-8 if on_cpu else 1e-5)
 
 
 def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch):
