@@ -49,6 +49,7 @@ def ragged_products() -> None:
         ragged.pool(x, x, ptr)
         ragged.spread(small, x, ptr)
         ragged.propagate(x, edges, torch.randn(100, dtype=dtype))
+        ragged.propagate(x, edges.repeat(1, 4), torch.randn(400, dtype=dtype))  # many at a vertex
         begin, end = torch.arange(40), torch.arange(1, 41)
         out, _ = gpu_maximum.maximum(x, begin, end, edges[1])
         gpu_maximum.maximum_backward(x, x, out, begin, end, edges[0])

@@ -61,7 +61,7 @@ def _spread_kernel(
 
 @triton.jit
 def _weighted_sum(x, col, weight, first, last, f, F, EDGES: tl.constexpr):
-    """The sum over edges ``first:last``, of which there are at most EDGES."""
+    """The sum over the first EDGES of the edges ``first:last``."""
     e = first + tl.arange(0, EDGES)
     there = e < last
     source = tl.load(col + e, there, other=0)
@@ -73,22 +73,37 @@ def _weighted_sum(x, col, weight, first, last, f, F, EDGES: tl.constexpr):
 
 @triton.jit
 def _propagate_kernel(
-    x, row_ptr, col, weight, out, F, MANY: tl.constexpr, FEW: tl.constexpr, BF: tl.constexpr
+    x, row_ptr, col, weight, out, V, F,
+    ROWS: tl.constexpr, STEPS: tl.constexpr, MANY: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
-    """Program (v, f): a block of columns of vertex v's sum over its edges, MANY at a time.
+    """Program (k, f): a block of columns of the sums of ROWS vertices over their edges.
 
-    What is left over is summed FEW at a time, so that a vertex with few edges reads few places.
+    The first STEPS edges of all vertices are read in step, one of each at a time: what a vertex
+    with few edges waits for, others wait for too. Further edges of a vertex are read MANY at a
+    time.
     """
-    v = tl.program_id(0)
+    row = tl.arange(0, ROWS)
+    v = tl.program_id(0) * ROWS + row
     f = tl.program_id(1) * BF + tl.arange(0, BF)
-    first, last = tl.load(row_ptr + v), tl.load(row_ptr + v + 1)
-    rest = first + (last - first) // MANY * MANY
-    total = tl.zeros((BF,), dtype=out.dtype.element_ty)
-    for start in range(first, rest, MANY):
-        total += _weighted_sum(x, col, weight, start, rest, f, F, MANY)
-    for start in range(rest, last, FEW):
-        total += _weighted_sum(x, col, weight, start, last, f, F, FEW)
-    tl.store(out + v * F + f, total, f < F)
+    first = tl.load(row_ptr + v, v < V, other=0)
+    last = tl.load(row_ptr + v + 1, v < V, other=0)
+    total = tl.zeros((ROWS, BF), dtype=out.dtype.element_ty)
+    longest = tl.max(last - first, axis=0)
+    for step in range(0, tl.minimum(longest, STEPS)):
+        e = first + step
+        there = e < last
+        source = tl.load(col + e, there, other=0)
+        w = tl.load(weight + e, there, other=0.0)
+        inside = there[:, None] & (f[None, :] < F)
+        total += w[:, None] * tl.load(x + source[:, None] * F + f[None, :], inside, other=0.0)
+    if longest > STEPS:
+        for k in range(0, ROWS):
+            begin = tl.load(row_ptr + tl.minimum(tl.program_id(0) * ROWS + k, V))
+            end = tl.load(row_ptr + tl.minimum(tl.program_id(0) * ROWS + k + 1, V))
+            for start in range(begin + STEPS, end, MANY):
+                part = _weighted_sum(x, col, weight, start, end, f, F, MANY)
+                total = tl.where((row == k)[:, None], total + part[None, :], total)
+    tl.store(out + v[:, None] * F + f[None, :], total, (v[:, None] < V) & (f[None, :] < F))
 
 
 def block(size: int, most: int) -> int:
@@ -145,12 +160,14 @@ def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
     row_ptr = torch.searchsorted(
         edge_index[0].contiguous(), torch.arange(vertices + 1, device=x.device)
     )
-    columns = block(features, 128)  # MANY × columns numbers leave room for as many warps as can be
-    degree = edge_index.shape[1] // max(vertices, 1)
+    columns = block(features, 128)
+    if edge_index.shape[1] < 8 * vertices:  # ROWS or MANY × columns numbers are held at a time
+        plan = {"ROWS": 512 // columns, "STEPS": 16, "MANY": 1024 // columns, "num_warps": 2}
+    else:
+        plan = {"ROWS": 1, "STEPS": 0, "MANY": max(16, 1024 // columns), "num_warps": 1}
     if out.numel():
-        _propagate_kernel[(vertices, triton.cdiv(features, columns))](
+        _propagate_kernel[(triton.cdiv(vertices, plan["ROWS"]), triton.cdiv(features, columns))](
             x.contiguous(), row_ptr, edge_index[1].contiguous(), edge_weight.contiguous(), out,
-            features, MANY=max(16, 1024 // columns), FEW=4 if degree < 8 else 16, BF=columns,
-            num_warps=1,
+            vertices, features, BF=columns, **plan,
         )  # fmt: skip
     return out

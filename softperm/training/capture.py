@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+Memory = tuple[int, int]
+"""A pool of a GPU's memory, as torch names it."""
+
 WARM_UP = 1  # lets kernels compile and libraries settle before recording
 
 
@@ -19,6 +22,8 @@ class Captured:
         function: a step that reads nothing on the host and whose shapes never change.
         example: an input of the shape that all will have.
         kept: tensors that the step changes in place; recording leaves them as they were.
+        memory: where a GPU's recording has its memory; its own by default. Steps that are called
+            one after the other, and whose outputs are none, can share it.
     """
 
     def __init__(
@@ -26,13 +31,14 @@ class Captured:
         function: Callable[[Tensor], tuple[Tensor, ...] | None],
         example: Tensor,
         kept: Sequence[Tensor] = (),
+        memory: Memory | None = None,
     ) -> None:
         self.function = function
         self.graph: torch.cuda.CUDAGraph | None = None
         if example.is_cuda:
-            self._record(example.clone(), kept)
+            self._record(example.clone(), kept, memory)
 
-    def _record(self, index: Tensor, kept: Sequence[Tensor]) -> None:
+    def _record(self, index: Tensor, kept: Sequence[Tensor], memory: Memory | None) -> None:
         before = [tensor.detach().clone() for tensor in kept]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -41,7 +47,7 @@ class Captured:
                 self.function(index)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with _no_collection(), torch.cuda.graph(self.graph):
+        with _no_collection(), torch.cuda.graph(self.graph, pool=memory):
             self.outputs = self.function(index) or ()
         self.index = index
         with torch.no_grad():
@@ -59,6 +65,11 @@ class Captured:
     def release(self) -> None:
         """Gives the recording and its memory back; the step cannot be called any more."""
         self.graph, self.outputs = None, ()
+
+
+def memory_of_recordings(device: torch.device) -> Memory | None:
+    """Memory that recordings can share; none off the GPU."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 def on_device(device: torch.device) -> AbstractContextManager:

@@ -178,7 +178,8 @@ class Stack:
         room = Room.for_batches(graphs, rows)
         self.held = rows.to(self.device)
         examine = self._examine if self.scores.on_device else self._evaluate
-        self.examine = Captured(partial(examine, room=room), self.held, board)
+        memory = self.train_epochs.memory if self.scores.on_device else None
+        self.examine = Captured(partial(examine, room=room), self.held, board, memory)
 
     def _outputs(self, index: Tensor, room: Room) -> tuple[Tensor, Tensor]:
         return stacked_outputs(self.models[0], self.params, self.buffers, self.graphs, index, room)

@@ -14,7 +14,6 @@ from softperm.linear import SHARE
 from softperm.training import batch_layout
 
 CUTS = 64  # places between which the cuts between rooms are chosen
-WORTH = 0.05  # of the largest room, that a further room must save the average step
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,18 @@ def needs(
 
 
 def rooms(
-    vertices: Int[Tensor, " S"], edges: Int[Tensor, " S"], levels: int
+    vertices: Int[Tensor, " S"], edges: Int[Tensor, " S"], levels: int, worth: float = 0.0
 ) -> tuple[list[Room], Int[Tensor, " S"]]:
     """A few rooms, from small to large, for steps that need so many vertices and edges.
 
     Room for the largest mini-batch is twice what most of them need where sizes of graphs differ a
-    lot. There are no more rooms than pay off.
+    lot.
 
     Args:
         vertices: what each step needs.
         edges: what each step needs.
         levels: rooms at most.
+        worth: share of the largest room that a further room must save the average step.
 
     Returns:
         The rooms, and which of them each step goes to.
@@ -86,7 +86,7 @@ def rooms(
     )  # (S,), of the largest room
     order = share.argsort()
     which, made, begin = torch.zeros_like(order), list[Room](), 0
-    for end in _cuts(share[order], levels):
+    for end in _cuts(share[order], levels, worth):
         room = Room.of(int(vertices[order[:end]].max()), int(edges[order[:end]].max()))
         if not made or room != made[-1]:
             made.append(room)
@@ -95,10 +95,10 @@ def rooms(
     return made, which
 
 
-def _cuts(share: Float[Tensor, " S"], levels: int) -> list[int]:
+def _cuts(share: Float[Tensor, " S"], levels: int, worth: float) -> list[int]:
     """Where to cut ascending shares, so that steps take least if each takes its part's largest.
 
-    A further cut is made only if all steps together take less by :data:`WORTH`.
+    A further cut is made only if all steps together take less by ``worth``.
     """
     ends = sorted({len(share) * k // CUTS for k in range(1, CUTS + 1)} - {0})
     tops = [float(share[end - 1]) for end in ends]
@@ -111,7 +111,7 @@ def _cuts(share: Float[Tensor, " S"], levels: int) -> list[int]:
                 cost = taken[j] + (end - ends[j]) * top
                 if cost < better[i]:
                     better[i], ways[i] = cost, [*paths[j], end]
-        if taken[-1] - better[-1] < WORTH * len(share):
+        if taken[-1] - better[-1] <= worth * len(share):
             break
         taken, paths = better, ways
     return paths[-1]

@@ -9,14 +9,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from softperm.collection import Collection
-from softperm.training.capture import Captured
+from softperm.training.capture import Captured, memory_of_recordings
 from softperm.training.fit import FitConfig, epoch_order
 from softperm.training.stacked_batch import Room, needs, rooms
 from softperm.training.stacked_outputs import batches
 
-CPU_ROOMS = 8  # sizes of mini-batches for which there is a room
-GPU_ROOMS = 3  # each is a recording, which takes memory and half a second
-LONG = 2e9  # places for vertices and edges in all steps, from which more recordings are worth it
+ROOMS = 8  # sizes of mini-batches for which there is a room, at most
+RECORDING = 1.0  # seconds that a recording takes
+PACE = 1e8  # places for vertices and edges that a GPU trains on in a second
 
 
 class StackedEpochs:
@@ -42,20 +42,23 @@ class StackedEpochs:
         each = [needs(graphs, order) for order in orders]  # by epochs: all at once would be large
         vertices = torch.cat([v.amax(-1) for v, _ in each])  # (epochs · steps,)
         edges = torch.cat([e.amax(-1) for _, e in each])
-        made, which = rooms(vertices, edges, self._levels(vertices, edges))
+        made, which = rooms(vertices, edges, ROOMS, self._worth(vertices, edges))
         self.room_of: list[list[int]] = which.view(orders.shape[:2]).tolist()
         first = [int((which == level).nonzero()[0]) for level in range(len(made))]
         examples = orders.flatten(0, 1)[first].to(device).long()
-        self.steps = [
-            Captured(lambda index, room=room: step(index, room), example, kept)
-            for room, example in zip(made, examples, strict=True)
-        ]
+        self.memory = memory_of_recordings(device)
+        pairs = [*zip(made, examples, strict=True)]
+        self.steps = [  # the largest first, whose memory is enough for the others
+            Captured(lambda index, room=room: step(index, room), example, kept, self.memory)
+            for room, example in pairs[::-1]
+        ][::-1]
 
-    def _levels(self, vertices: Tensor, edges: Tensor) -> int:
+    def _worth(self, vertices: Tensor, edges: Tensor) -> float:
+        """The share of all steps' time that a further room must save."""
         if self.device.type != "cuda":
-            return CPU_ROOMS
+            return 0.0
         places = (vertices.max() + edges.max()) * self.orders.shape[2] * len(vertices)
-        return GPU_ROOMS if places > LONG else 1
+        return RECORDING * PACE / max(float(places), 1.0)
 
     def run(self, epoch: int) -> None:
         """All steps of an epoch, counted from 0."""

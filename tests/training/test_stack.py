@@ -56,7 +56,7 @@ def close(a, b, tolerance=1e-8):
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_device, monkeypatch):
-    monkeypatch.setattr("softperm.training.stacked_epochs.LONG", 0)  # several rooms on a GPU too
+    monkeypatch.setattr("softperm.training.stacked_epochs.RECORDING", 0)  # rooms on a GPU too
     y, on_cpu = torch.tensor([0, 1] * 8), stack_device == "cpu"
     tasks = [Classification(2)] * 2
     alone, stacked = networks(variant), networks(variant)
@@ -78,7 +78,7 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_devic
 
 
 def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch):
-    monkeypatch.setattr("softperm.training.stacked_epochs.LONG", 0)
+    monkeypatch.setattr("softperm.training.stacked_epochs.RECORDING", 0)
     graphs = [random_graph(n, seed=n) for n in (3, 150, 9, 220, 5, 70, 4, 30, 12, 100, 6, 8)]
     collection, y = collect(graphs), torch.tensor([0, 1] * 6)
     variant = {"encoder": "gcn", "attributes": True, "dustbin": True, "capacity": 9, "head": "mlp"}

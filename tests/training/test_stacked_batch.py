@@ -56,3 +56,9 @@ def test_rooms_are_cut_where_it_saves_most():
         for cut in range(1, 2000, 7)
     )  # with two rooms
     assert places.sum() < best
+
+
+def test_rooms_that_save_too_little_are_not_made():
+    vertices, edges = NEEDS["few large ones"]
+    assert len(rooms(vertices, edges, 8, worth=0.93)[0]) == 2
+    assert len(rooms(vertices, edges, 8, worth=0.95)[0]) == 1
