@@ -92,10 +92,10 @@ def _propagate_kernel(
     for step in range(0, tl.minimum(longest, STEPS)):
         e = first + step
         there = e < last
-        source = tl.load(col + e, there, other=0)
-        w = tl.load(weight + e, there, other=0.0)
+        source = tl.load(col + e[:, None], there[:, None], other=0)
+        w = tl.load(weight + e[:, None], there[:, None], other=0.0)
         inside = there[:, None] & (f[None, :] < F)
-        total += w[:, None] * tl.load(x + source[:, None] * F + f[None, :], inside, other=0.0)
+        total += w * tl.load(x + source * F + f[None, :], inside, other=0.0)
     if longest > STEPS:
         for k in range(0, ROWS):
             begin = tl.load(row_ptr + tl.minimum(tl.program_id(0) * ROWS + k, V))
