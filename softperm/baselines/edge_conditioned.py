@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softperm.ragged import pool
+
 
 def edge_conditioned_sum(
     x: Float[Tensor, "V F"],
@@ -19,18 +21,15 @@ def edge_conditioned_sum(
 
     The last layer of a network that makes :math:`\Theta` is linear in its hidden units h, so the
     sum over neighbours may come first: :math:`\sum_k W_k^\top \sum_j h_{ijk} x_j`. Memory is
-    E · F, where a matrix for every edge would take E · F · H.
+    V · K · F, where a matrix for every edge would take E · F · H.
 
     Args:
         x: a vector for each vertex.
-        edge_index: directed edges (i, j); j sends, i receives.
+        edge_index: directed edges (i, j), sorted by i; j sends, i receives.
         h: hidden units of each edge.
         weight: the matrix of each hidden unit.
     """
     row, col = edge_index
-    sent = x[col]  # (E, F)
-    total = x.new_zeros(len(x), weight.shape[2])
-    for k in range(weight.shape[0]):
-        received = torch.zeros_like(x).index_add(0, row, h[:, k : k + 1] * sent)  # (V, F)
-        total = total + received @ weight[k]
-    return total
+    ptr = torch.searchsorted(row.contiguous(), torch.arange(len(x) + 1, device=row.device))
+    received = pool(h, x[col], ptr)  # (V, K, F)
+    return received.flatten(1) @ weight.flatten(0, 1)

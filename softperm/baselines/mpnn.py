@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch_geometric.nn import NNConv
 from torch_geometric.nn.aggr import Set2Set
 
+from softperm.baselines.edge_conditioned import edge_conditioned_sum
 from softperm.baselines.inputs import edge_features, vertex_features
 from softperm.baselines.pairs import all_pairs, euclidean_distance, pair_features
 from softperm.baselines.shape import MEMORY_LIMIT, check_memory
@@ -15,10 +15,41 @@ from softperm.collection import GraphBatch, prepare
 from softperm.ragged import owners
 
 
+class EdgeNetwork(nn.Module):
+    r"""Messages through matrices that a network with one hidden layer makes of the edges.
+
+    .. math:: m_i = b + W x_i + \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j
+
+    Args:
+        edge_size: size of an edge's features.
+        hidden: size H of a vertex's vector, and of its message.
+        width: hidden units of the network.
+    """
+
+    def __init__(self, edge_size: int, hidden: int, width: int) -> None:
+        super().__init__()
+        self.edge = nn.Linear(edge_size, width)
+        self.theta = nn.Linear(width, hidden**2)
+        self.own = nn.Linear(hidden, hidden, bias=False)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+
+    def units(self, e: Float[Tensor, "K Fe"]) -> Float[Tensor, "K U1"]:
+        """The hidden units of each edge, and a 1: the same in every round."""
+        return nn.functional.pad(torch.relu(self.edge(e)), (0, 1), value=1.0)
+
+    def forward(
+        self, x: Float[Tensor, "V H"], edge_index: Int[Tensor, "2 K"], units: Float[Tensor, "K U1"]
+    ) -> Float[Tensor, "V H"]:
+        """What each vertex receives."""
+        weight = torch.cat([self.theta.weight.T, self.theta.bias[None]])  # (U + 1, H²)
+        weight = weight.unflatten(1, (x.shape[1], x.shape[1]))
+        return edge_conditioned_sum(x, edge_index, units, weight) + self.own(x) + self.bias
+
+
 class MPNN(nn.Module):
     r"""Messages through matrices made of the edge, a GRU for each vertex, and Set2Set.
 
-    .. math:: m_i = W x_i + \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j, \quad
+    .. math:: m_i = b + W x_i + \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j, \quad
         x_i \leftarrow \text{GRU}(x_i, \text{ReLU}(m_i)), \quad y = \text{MLP}(\text{Set2Set}(x))
 
     This is the paper's ``enn-s2s``: a two-layer network makes Θ, the same in all three rounds, and
@@ -53,8 +84,7 @@ class MPNN(nn.Module):
         self.positions, self.rounds, self.memory_limit = positions, rounds, memory_limit
         self.embed = nn.Linear(features, hidden)
         edge_size = edge_size + 2 if positions else edge_size
-        theta = nn.Sequential(nn.Linear(edge_size, width), nn.ReLU(), nn.Linear(width, hidden**2))
-        self.message = NNConv(hidden, hidden, theta, aggr="add")
+        self.message = EdgeNetwork(edge_size, hidden, width)
         self.gru = nn.GRUCell(hidden, hidden)
         self.set2set = Set2Set(hidden, rounds)
         self.head = nn.Sequential(
@@ -67,23 +97,27 @@ class MPNN(nn.Module):
         dtype = self.embed.weight.dtype
         edge_index, e = self._edges(batch)
         x = torch.relu(self.embed(vertex_features(batch).to(dtype)))  # (V, H)
+        units = self.message.units(e.to(dtype))
         for _ in range(self.rounds):
-            m = self.message(x, edge_index.flip(0), e.to(dtype))  # PyG: first row sends
+            m = self.message(x, edge_index, units)
             x = self.gru(torch.relu(m), x)
         graphs = batch.ptr.numel() - 1
         graph = self.set2set(x, owners(batch.ptr, len(x)), dim_size=graphs)  # (B, 2 H)
         return self.head(graph)
 
     def _edges(self, batch: GraphBatch) -> tuple[Int[Tensor, "2 K"], Float[Tensor, "K Fe"]]:
-        """Who sends to whom, and the features of that."""
-        each = 2 * self.rounds * self.embed.out_features**2 * self.embed.weight.element_size()
+        """Who receives from whom, and the features of that."""
+        hidden, size = self.embed.out_features, self.embed.weight.element_size()
+        units = self.message.edge.out_features + 1
+        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
+        needed = 2 * self.rounds * len(batch.structure) * units * hidden * size
+        remedy = "it makes a matrix for each vertex, so use smaller batches"
+        check_memory("MPNN", needed, self.memory_limit, largest, remedy)
         if not self.positions:
-            edges = batch.edge_index.shape[1]
-            largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
-            remedy = "it makes a matrix for each edge, so use smaller batches"
-            check_memory("MPNN", edges * each, self.memory_limit, largest, remedy)
             return batch.edge_index, edge_features(batch)
-        pairs = all_pairs(batch, "MPNN", each, self.memory_limit)
+        pairs = all_pairs(
+            batch, "MPNN", 2 * (units + hidden * self.rounds) * size, self.memory_limit
+        )
         distance = euclidean_distance(batch, pairs)[:, None]
         features = pair_features(batch, pairs)
         return pairs.index, torch.cat([features, distance.to(features.dtype)], dim=1)

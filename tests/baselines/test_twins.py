@@ -4,6 +4,7 @@ import pytest
 import torch
 from samples import collect, double
 from torch import nn
+from torch.autograd import grad
 from torch.testing import assert_close
 from torch_geometric.nn import (
     GCNConv,
@@ -25,6 +26,7 @@ from softperm.baselines.diffpool import side_losses
 from softperm.baselines.edge_conditioned import edge_conditioned_sum
 from softperm.baselines.gcn import GCNLayer
 from softperm.baselines.gin import GIN
+from softperm.baselines.mpnn import EdgeNetwork
 from softperm.baselines.ogb_rounds import GINRound
 from softperm.baselines.sage import SAGELayer, SAGEPoolLayer, SAGESumLayer
 from softperm.ragged import pool
@@ -106,6 +108,20 @@ def test_edge_conditioned_messages_equal_pyg():
     hidden = nn.functional.pad(body[:2](attr), (0, 1), value=1.0)
     weight = torch.cat([last.weight.T, last.bias[None]]).view(h + 1, f, out)
     assert_close(edge_conditioned_sum(X, edges, hidden, weight), theirs(X, edges, attr))
+
+
+def test_an_edge_network_equals_pyg():
+    ours = EdgeNetwork(2, 5, 6).double()
+    nn.init.normal_(ours.bias)
+    body = nn.Sequential(ours.edge, nn.ReLU(), ours.theta)
+    theirs = NNConv(5, 5, body, aggr="add").double()
+    theirs.lin.weight, theirs.bias = ours.own.weight, ours.bias
+    attr, back = BATCH.edge_attr.double(), BATCH.edge_index.flip(0)  # PyG: first row sends
+    y, expected = ours(X, BATCH.edge_index, ours.units(attr)), theirs(X, back, attr)
+    assert_close(y, expected)
+    weights = [*ours.parameters()]
+    for a, b in zip(grad(y.sum(), weights), grad(expected.sum(), weights), strict=True):
+        assert_close(a, b)
 
 
 def test_sparse_pooling_equals_pygs_dense_one():
