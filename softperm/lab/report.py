@@ -125,7 +125,8 @@ def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
             for d, c in zip(datasets, found, strict=True)
         ]
         if any(paper):
-            rows.append(["paper (quoted)", *("" if q is None else str(q) for q in paper)])
+            name = f"{_title(model)}, paper (quoted)"
+            rows.append([name, *("" if q is None else str(q) for q in paper)])
     return ["", *datasets], rows
 
 
@@ -137,7 +138,7 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
         paper = quoted(cell.dataset, cell.model)
         gap = ""
         if paper is not None and paper.mean is not None:
-            gap = f"{factor * cell.mean - paper.mean:+.3g}"
+            gap = _signed(factor * cell.mean - paper.mean)
         made.append(
             {
                 "dataset": cell.dataset,
@@ -156,6 +157,11 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
             }
         )
     return made
+
+
+def _signed(difference: float) -> str:
+    """A difference with its sign; what is left of rounding is none."""
+    return f"{round(difference, 9) + 0.0:+.3g}"
 
 
 def _epochs(cell: Cell) -> str:
@@ -191,7 +197,7 @@ def tests(cells: Sequence[Cell]) -> list[dict[str, str]]:
             "dataset": t.dataset,
             "first": _title(t.first),
             "second": _title(t.second),
-            "difference": f"{(100 if t.metric in PER_CENT else 1) * t.difference:+.3g}",
+            "difference": _signed((100 if t.metric in PER_CENT else 1) * t.difference),
             "p, corrected t": f"{t.corrected_t:.3f}",
             "p, Wilcoxon": f"{t.wilcoxon:.3f}",
         }
