@@ -142,10 +142,12 @@ def _solve(
         c = tl.zeros([J, 1, L], dtype)
         if safe:
             y = y_next
+            sums = tl.zeros([J, N, L], dtype)
             for first in range(lo, hi, N):
                 a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
                 k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
-                c += over_rows(k * quotient(a, positive(over_columns(k * y)), FAST))
+                sums += k * quotient(a, positive(over_columns(k * y)), FAST)
+            c = over_rows(sums)
         else:
             top, total, turn = _sum_columns(
                 scores, row_mass, extra, extra_mass, bin_score, v + tl.log(y), t,
