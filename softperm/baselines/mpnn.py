@@ -107,17 +107,21 @@ class MPNN(nn.Module):
 
     def _edges(self, batch: GraphBatch) -> tuple[Int[Tensor, "2 K"], Float[Tensor, "K Fe"]]:
         """Who receives from whom, and the features of that."""
-        hidden, size = self.embed.out_features, self.embed.weight.element_size()
-        units = self.message.edge.out_features + 1
-        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
-        needed = 2 * self.rounds * len(batch.structure) * units * hidden * size
-        remedy = "it makes a matrix for each vertex, so use smaller batches"
-        check_memory("MPNN", needed, self.memory_limit, largest, remedy)
+        sizes = batch.ptr.diff()
+        pairs = int((sizes * (sizes - 1)).sum()) if self.positions else batch.edge_index.shape[1]
+        self._check(len(batch.structure), pairs, int(sizes.max()) if len(sizes) else 0)
         if not self.positions:
             return batch.edge_index, edge_features(batch)
-        pairs = all_pairs(
-            batch, "MPNN", 2 * (units + hidden * self.rounds) * size, self.memory_limit
-        )
-        distance = euclidean_distance(batch, pairs)[:, None]
-        features = pair_features(batch, pairs)
-        return pairs.index, torch.cat([features, distance.to(features.dtype)], dim=1)
+        every = all_pairs(batch, "MPNN", 0, self.memory_limit)  # that there is room is known
+        distance = euclidean_distance(batch, every)[:, None]
+        features = pair_features(batch, every)
+        return every.index, torch.cat([features, distance.to(features.dtype)], dim=1)
+
+    def _check(self, vertices: int, edges: int, largest: int) -> None:
+        """Refuses what would not fit: hidden units times vectors, and both for each edge."""
+        hidden, size = self.embed.out_features, self.embed.weight.element_size()
+        units = self.message.edge.out_features + 1
+        each = units + self.rounds * hidden + 64  # of an edge, its places and features included
+        numbers = self.rounds * vertices * units * hidden + edges * each
+        remedy = "it makes a matrix for each vertex and compares vertices: use smaller batches"
+        check_memory("MPNN", 2 * numbers * size, self.memory_limit, largest, remedy)
