@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from softperm.baselines.aggregate import sum_readout
 from softperm.baselines.inputs import vertex_features
-from softperm.baselines.pairs import Pairs, all_pairs, bond_distance
-from softperm.baselines.shape import MEMORY_LIMIT
+from softperm.baselines.pairs import Pairs, all_pairs, bond_distance, count_pairs
+from softperm.baselines.shape import MEMORY_LIMIT, check_memory
 from softperm.collection import GraphBatch, prepare
 
 Distance = Callable[[GraphBatch, Pairs], Float[Tensor, " K"]]
@@ -68,8 +68,8 @@ class DTNN(nn.Module):
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
         dtype = self.embed.weight.dtype
-        width = len(self.centres) + 4 * self.factors
-        pairs = all_pairs(batch, "DTNN", 3 * width * dtype.itemsize, self.memory_limit)
+        self._check(batch)
+        pairs = all_pairs(batch)
         d = self.distance(batch, pairs).to(dtype)  # (K,)
         near = d.isfinite()
         first, second = pairs.index[:, near]
@@ -79,3 +79,13 @@ class DTNN(nn.Module):
             message = torch.tanh(product(vector(c)[second] * space(spread)))  # (K, H)
             c = c.index_add(0, first, message)
         return sum_readout(self.atom(c), batch.ptr)
+
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that a training step takes, by the measured number of vectors of each pair."""
+        each = 3 * (len(self.centres) + 4 * self.factors)
+        return count_pairs(batch) * each * self.embed.weight.element_size()
+
+    def _check(self, batch: GraphBatch) -> None:
+        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
+        remedy = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
+        check_memory("DTNN", self.needed(batch), self.memory_limit, largest, remedy)

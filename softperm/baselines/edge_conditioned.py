@@ -12,8 +12,8 @@ from softperm.ragged import pool
 def edge_conditioned_sum(
     x: Float[Tensor, "V F"],
     edge_index: Int[Tensor, "2 E"],
-    h: Float[Tensor, "E K"],
-    weight: Float[Tensor, "K F H"],
+    h: Float[Tensor, "E U"],
+    weight: Float[Tensor, "U F H"],
 ) -> Float[Tensor, "V H"]:
     r"""Sums messages through matrices of the edges.
 
@@ -21,7 +21,7 @@ def edge_conditioned_sum(
 
     The last layer of a network that makes :math:`\Theta` is linear in its hidden units h, so the
     sum over neighbours may come first: :math:`\sum_k W_k^\top \sum_j h_{ijk} x_j`. Memory is
-    V · K · F, where a matrix for every edge would take E · F · H.
+    V · U · F and E · (U + F), where a matrix for every edge would take E · F · H.
 
     Args:
         x: a vector for each vertex.
@@ -31,5 +31,5 @@ def edge_conditioned_sum(
     """
     row, col = edge_index
     ptr = torch.searchsorted(row.contiguous(), torch.arange(len(x) + 1, device=row.device))
-    received = pool(h, x[col], ptr)  # (V, K, F)
+    received = pool(h, x[col], ptr)  # (V, U, F)
     return received.flatten(1) @ weight.flatten(0, 1)

@@ -9,7 +9,12 @@ from torch_geometric.nn.aggr import Set2Set
 
 from softperm.baselines.edge_conditioned import edge_conditioned_sum
 from softperm.baselines.inputs import edge_features, vertex_features
-from softperm.baselines.pairs import all_pairs, euclidean_distance, pair_features
+from softperm.baselines.pairs import (
+    all_pairs,
+    count_pairs,
+    euclidean_distance,
+    pair_features,
+)
 from softperm.baselines.shape import MEMORY_LIMIT, check_memory
 from softperm.collection import GraphBatch, prepare
 from softperm.ragged import owners
@@ -94,6 +99,7 @@ class MPNN(nn.Module):
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
+        self._check(batch)
         dtype = self.embed.weight.dtype
         edge_index, e = self._edges(batch)
         x = torch.relu(self.embed(vertex_features(batch).to(dtype)))  # (V, H)
@@ -107,21 +113,25 @@ class MPNN(nn.Module):
 
     def _edges(self, batch: GraphBatch) -> tuple[Int[Tensor, "2 K"], Float[Tensor, "K Fe"]]:
         """Who receives from whom, and the features of that."""
-        sizes = batch.ptr.diff()
-        pairs = int((sizes * (sizes - 1)).sum()) if self.positions else batch.edge_index.shape[1]
-        self._check(len(batch.structure), pairs, int(sizes.max()) if len(sizes) else 0)
         if not self.positions:
             return batch.edge_index, edge_features(batch)
-        every = all_pairs(batch, "MPNN", 0, self.memory_limit)  # that there is room is known
-        distance = euclidean_distance(batch, every)[:, None]
-        features = pair_features(batch, every)
-        return every.index, torch.cat([features, distance.to(features.dtype)], dim=1)
+        pairs = all_pairs(batch)
+        distance = euclidean_distance(batch, pairs)[:, None]
+        features = pair_features(batch, pairs)
+        return pairs.index, torch.cat([features, distance.to(features.dtype)], dim=1)
 
-    def _check(self, vertices: int, edges: int, largest: int) -> None:
-        """Refuses what would not fit: hidden units times vectors, and both for each edge."""
-        hidden, size = self.embed.out_features, self.embed.weight.element_size()
-        units = self.message.edge.out_features + 1
-        each = units + self.rounds * hidden + 64  # of an edge, its places and features included
-        numbers = self.rounds * vertices * units * hidden + edges * each
-        remedy = "it makes a matrix for each vertex and compares vertices: use smaller batches"
-        check_memory("MPNN", 2 * numbers * size, self.memory_limit, largest, remedy)
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that a training step takes, by the measured number of arrays of each shape."""
+        vertices, hidden = batch.structure.shape[0], self.embed.out_features
+        edges = count_pairs(batch) if self.positions else batch.edge_index.shape[1]
+        size, units = self.message.edge.in_features, self.message.edge.out_features + 1
+        received = 2 * self.rounds * vertices * units * hidden
+        sent = 2 * edges * (units + self.rounds * hidden + size + 64)
+        return (received + sent) * self.embed.weight.element_size()
+
+    def _check(self, batch: GraphBatch) -> None:
+        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
+        remedy = "it makes a matrix for each vertex, so use smaller batches"
+        if self.positions:
+            remedy = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
+        check_memory("MPNN", self.needed(batch), self.memory_limit, largest, remedy)

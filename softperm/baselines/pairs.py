@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softperm.baselines.inputs import edge_features
-from softperm.baselines.shape import check_memory
 from softperm.collection import GraphBatch
 from softperm.ragged import owners
 
@@ -27,22 +26,15 @@ class Pairs:
     edge: Int[Tensor, " E"]
 
 
-def all_pairs(batch: GraphBatch, system: str, bytes_each: int, limit: int) -> Pairs:
-    """The pairs of a batch.
+def count_pairs(batch: GraphBatch) -> int:
+    """How many pairs :func:`all_pairs` gives."""
+    sizes = batch.ptr.diff()
+    return int((sizes * (sizes - 1)).sum())
 
-    Args:
-        batch: the graphs.
-        system: who asks, for the refusal.
-        bytes_each: bytes that a training step needs for each pair.
-        limit: bytes that it may need.
 
-    Raises:
-        TooLarge: there are too many.
-    """
+def all_pairs(batch: GraphBatch) -> Pairs:
+    """The pairs of a batch."""
     ptr, sizes = batch.ptr, batch.ptr.diff()
-    count, largest = int((sizes * (sizes - 1)).sum()), int(sizes.max()) if len(sizes) else 0
-    remedy = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
-    check_memory(system, count * bytes_each, limit, largest, remedy)
     owner = owners(ptr, int(ptr[-1]))
     others = sizes[owner] - 1  # (V,): each vertex meets all others of its graph
     begin = torch.cat([others.new_zeros(1), others.cumsum(0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import sys
@@ -64,7 +65,7 @@ def ready_file(path: Path) -> None:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
-    """Says lines on standard error and keeps them, and all warnings, in a file."""
+    """Says lines on standard error and keeps them, and all warnings and messages, in a file."""
     with path.open("ab", buffering=0) as file:
 
         def log(message: str) -> None:
@@ -74,8 +75,33 @@ def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
             except OSError as problem:  # a full disk names no file
                 raise OSError(problem.errno, problem.strerror, str(path)) from None
 
-        with warnings_as_lines(log):
+        with warnings_as_lines(log), messages_as_lines(log):
             yield log
+
+
+class _Lines(logging.Handler):
+    """Hands each message on as one line."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.log(record.getMessage())
+
+
+@contextmanager
+def messages_as_lines(log: Callable[[str], None]) -> Iterator[None]:
+    """Within the block a message of the library's logger is one line."""
+    logger, handler = logging.getLogger("softperm"), _Lines(log)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def train(
     device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
     smiles_column: Annotated[str | None, Option(help="Column of SMILES in a table.")] = None,
     symmetrise: Annotated[bool, Option(help="Read directed edges in both directions.")] = False,
-    progress: Annotated[bool, Option(help="Show a progress bar on a terminal.")] = True,
+    progress: Annotated[bool, Option(help="Show a progress bar, or lines off a terminal.")] = True,
     as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
     data_root: Annotated[
         Path | None, Option(help="Folder of raw data, looked at first.", rich_help_panel=LARGE)

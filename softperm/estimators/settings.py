@@ -44,7 +44,8 @@ class EstimatorSettings(BaseEstimator):
         device: ``auto`` (a GPU if there is one), or a torch device.
         symmetrise: accept directed graphs, reading every edge in both directions.
         checkpoint: file in which training is kept while it runs and from which it resumes.
-        progress: show a progress bar while training, if there is a terminal.
+        progress: show a progress bar while training; where there is no terminal, the logger
+            ``softperm`` gets a message every ten seconds.
     """
 
     def __init__(

@@ -9,10 +9,24 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-Memory = tuple[int, int]
-"""A pool of a GPU's memory, as torch names it."""
-
 WARM_UP = 1  # lets kernels compile and libraries settle before recording
+
+
+class Studio:
+    """Where recordings are made that are replayed one after the other, and have their memory.
+
+    Libraries keep scratch space for each stream on which they were recorded, so recordings that
+    run side by side need studios of their own.
+    """
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()
+        self.memory = torch.cuda.graph_pool_handle()
+
+    @classmethod
+    def on(cls, device: torch.device) -> Studio | None:
+        """A studio on a GPU; elsewhere nothing is recorded."""
+        return cls() if device.type == "cuda" else None
 
 
 class Captured:
@@ -22,8 +36,8 @@ class Captured:
         function: a step that reads nothing on the host and whose shapes never change.
         example: an input of the shape that all will have.
         kept: tensors that the step changes in place; recording leaves them as they were.
-        memory: where a GPU's recording has its memory; its own by default. Steps that are called
-            one after the other, and whose outputs are none, can share it.
+        studio: where to record, on a GPU; one of its own by default. A step that has outputs needs
+            its own, as the others write over them.
     """
 
     def __init__(
@@ -31,23 +45,26 @@ class Captured:
         function: Callable[[Tensor], tuple[Tensor, ...] | None],
         example: Tensor,
         kept: Sequence[Tensor] = (),
-        memory: Memory | None = None,
+        studio: Studio | None = None,
     ) -> None:
         self.function = function
         self.graph: torch.cuda.CUDAGraph | None = None
         if example.is_cuda:
-            self._record(example.clone(), kept, memory)
+            self._record(example.clone(), kept, studio or Studio())
+            assert studio is None or not self.outputs, "the studio's other steps overwrite them"
 
-    def _record(self, index: Tensor, kept: Sequence[Tensor], memory: Memory | None) -> None:
+    def _record(self, index: Tensor, kept: Sequence[Tensor], studio: Studio) -> None:
         before = [tensor.detach().clone() for tensor in kept]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        studio.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(studio.stream):
             for _ in range(WARM_UP):
                 self.function(index)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(studio.stream)
         self.graph = torch.cuda.CUDAGraph()
-        with _no_collection(), torch.cuda.graph(self.graph, pool=memory):
+        with (
+            _no_collection(),
+            torch.cuda.graph(self.graph, pool=studio.memory, stream=studio.stream),
+        ):
             self.outputs = self.function(index) or ()
         self.index = index
         with torch.no_grad():
@@ -65,11 +82,6 @@ class Captured:
     def release(self) -> None:
         """Gives the recording and its memory back; the step cannot be called any more."""
         self.graph, self.outputs = None, ()
-
-
-def memory_of_recordings(device: torch.device) -> Memory | None:
-    """Memory that recordings can share; none off the GPU."""
-    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 def on_device(device: torch.device) -> AbstractContextManager:

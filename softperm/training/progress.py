@@ -1,24 +1,34 @@
-"""A progress bar for training: epochs, losses, time left. Silent where there is no terminal."""
+"""Progress of training: a bar on a terminal, elsewhere lines in the log."""
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
+import time
 
 from softperm.training.fit import Epoch
 
+LOG_EVERY_SECONDS = 10.0  # where there is no terminal
+LOGGER = logging.getLogger("softperm")
+
 
 class EpochBar:
-    """Shows training epoch by epoch on standard error.
+    """Shows training epoch by epoch: epochs, losses, time left.
+
+    On a terminal this is a bar on standard error, elsewhere now and then a message of the logger
+    ``softperm``, which is seen by those who listen to it, as the commands do.
 
     Args:
         epochs: how many there will be.
-        shown: False for no bar at all.
+        shown: False for neither.
     """
 
     def __init__(self, epochs: int, shown: bool = True) -> None:
         self.epochs = epochs
         self.shown = shown and sys.stderr.isatty()
+        self.logged = shown and not self.shown
+        self.logged_at = time.monotonic()
 
     def __enter__(self) -> EpochBar:
         if self.shown:
@@ -47,9 +57,12 @@ class EpochBar:
         return self
 
     def update(self, epoch: Epoch) -> None:
-        """Moves the bar to a finished epoch."""
+        """Shows a finished epoch."""
         if self.shown:
             self.bar.update(self.task, completed=epoch.number, description=describe(epoch))
+        elif self.logged and time.monotonic() - self.logged_at >= LOG_EVERY_SECONDS:
+            self.logged_at = time.monotonic()
+            LOGGER.info("epoch %d of %d: %s", epoch.number, self.epochs, describe(epoch))
 
     def __exit__(self, *_: object) -> None:
         if self.shown:

@@ -178,8 +178,8 @@ class Stack:
         room = Room.for_batches(graphs, rows)
         self.held = rows.to(self.device)
         examine = self._examine if self.scores.on_device else self._evaluate
-        memory = self.train_epochs.memory if self.scores.on_device else None
-        self.examine = Captured(partial(examine, room=room), self.held, board, memory)
+        studio = self.train_epochs.studio if self.scores.on_device else None
+        self.examine = Captured(partial(examine, room=room), self.held, board, studio)
 
     def _outputs(self, index: Tensor, room: Room) -> tuple[Tensor, Tensor]:
         return stacked_outputs(self.models[0], self.params, self.buffers, self.graphs, index, room)

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from softperm.collection import Collection
-from softperm.training.capture import Captured, memory_of_recordings
+from softperm.training.capture import Captured, Studio
 from softperm.training.fit import FitConfig, epoch_order
 from softperm.training.stacked_batch import Room, needs, rooms
 from softperm.training.stacked_outputs import batches
@@ -46,10 +46,10 @@ class StackedEpochs:
         self.room_of: list[list[int]] = which.view(orders.shape[:2]).tolist()
         first = [int((which == level).nonzero()[0]) for level in range(len(made))]
         examples = orders.flatten(0, 1)[first].to(device).long()
-        self.memory = memory_of_recordings(device)
+        self.studio = Studio.on(device)
         pairs = [*zip(made, examples, strict=True)]
         self.steps = [  # the largest first, whose memory is enough for the others
-            Captured(lambda index, room=room: step(index, room), example, kept, self.memory)
+            Captured(lambda index, room=room: step(index, room), example, kept, self.studio)
             for room, example in pairs[::-1]
         ][::-1]
 

@@ -139,7 +139,6 @@ def _solve(
     safe = left < 0
     going = left > 0
     while going:
-        c = tl.zeros([J, 1, L], dtype)
         if safe:
             y = y_next
             sums = tl.zeros([J, N, L], dtype)
@@ -156,6 +155,7 @@ def _solve(
             b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
             v = close_columns(top, total, b)
             y = tl.full([J, 1, L], 1.0, dtype)
+            c = tl.zeros([J, 1, L], dtype)
             for first in range(lo, hi, N):
                 a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
                 s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)

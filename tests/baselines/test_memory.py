@@ -11,7 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from softperm.baselines import SYSTEMS, DataShape
 from softperm.baselines.diffpool import DiffPool
+from softperm.baselines.dtnn import DTNN
 from softperm.baselines.kgnn import HierarchicalGNN
+from softperm.baselines.mpnn import MPNN
 from softperm.baselines.ppgn import PPGN
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
@@ -59,6 +61,8 @@ CASES = {
     "PPGN of one large graph": (lambda: PPGN(1, 1, 1, hidden=32, blocks=2), 160, 1),
     "1-2-GNN": (lambda: HierarchicalGNN(1, 1, 1, largest=2), 60, 4),
     "1-2-3-GNN": (lambda: HierarchicalGNN(1, 1, 1, largest=3), 20, 4),
+    "DTNN": (lambda: DTNN(1, 1), 29, 8),
+    "MPNN of bonds": (lambda: MPNN(1, 1, 1), 60, 8),
 }
 
 

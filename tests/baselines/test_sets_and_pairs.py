@@ -81,7 +81,7 @@ def test_edges_within_a_set_are_summed(k):
 
 
 def test_pairs_and_their_distances_are_those_of_networkx():
-    pairs, graph = all_pairs(BATCH, "a test", 1, 2**30), whole()
+    pairs, graph = all_pairs(BATCH), whole()
     expected = sorted((u, v) for a, b in sets_of(2) for u, v in ((a, b), (b, a)))
     assert [tuple(p) for p in pairs.index.T.tolist()] == expected
     assert torch.equal(pairs.index[:, pairs.edge], BATCH.edge_index)
@@ -154,7 +154,7 @@ def test_a_positioned_batch_holds_each_graphs_own_positions():
     batch = here.batch(torch.tensor([3, 0]))
     own = torch.cat([here.position[here.ptr[i] : here.ptr[i + 1]] for i in (3, 0)])
     assert_close(batch.pos, own)
-    pairs = all_pairs(batch, "a test", 1, 2**30)
+    pairs = all_pairs(batch)
     assert_close(euclidean_distance(batch, pairs)[0], (own[0] - own[1]).norm())
 
 

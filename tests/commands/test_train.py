@@ -318,3 +318,14 @@ def test_several_processes_on_one_file_are_refused(data, tmp_path, monkeypatch):
     assert done.exit_code == 2, done.output
     assert "several processes train on a --dataset" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_off_a_terminal_progress_is_lines(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("softperm.training.progress.LOG_EVERY_SECONDS", 0.0)
+    said = run_command("train", data, "--out", tmp_path / "run", *FAST).stderr
+    for epoch in (1, 2):
+        assert re.search(rf"^epoch {epoch} of 2: loss \d", said, re.MULTILINE)
+    assert "epoch 2 of 2" in (tmp_path / "run" / "log.txt").read_text()
+    assert "epoch" not in run_command(
+        "train", data, "--out", tmp_path / "quiet", *FAST, "--no-progress"
+    ).stderr  # fmt: skip
