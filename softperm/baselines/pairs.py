@@ -70,7 +70,7 @@ def bond_distance(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, " K"]:
         >>> from softperm.vocabulary import Vocabulary
         >>> path = as_graphs([nx.path_graph(3)])
         >>> batch = Vocabulary.learn(path).encode(path).batch(torch.tensor([0]))
-        >>> bond_distance(batch, all_pairs(batch, "an example", 4, 2**20))
+        >>> bond_distance(batch, all_pairs(batch))
         tensor([1., 2., 1., 1., 2., 1.])
     """
     sizes = batch.ptr.diff()

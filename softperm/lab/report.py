@@ -234,22 +234,13 @@ def as_csv(cells: Sequence[Cell]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["dataset", "model", "metric", "fold", "score", "runs", "source"])
     for cell in cells:
+        what = (cell.dataset, cell.model, cell.metric)
         for k, score in enumerate(cell.scores):
-            row = [cell.dataset, cell.model, cell.metric, k, repr(score), cell.runs, "measured"]
-            writer.writerow(row)
+            writer.writerow([*what, k, repr(score), cell.runs, "measured"])
         paper = quoted(cell.dataset, cell.model)
         if paper is not None and paper.mean is not None:
-            factor = 100 if cell.metric in PER_CENT else 1
-            row = [
-                cell.dataset,
-                cell.model,
-                cell.metric,
-                "",
-                f"{paper.mean / factor:.10g}",
-                "",
-                "quoted",
-            ]
-            writer.writerow(row)
+            mean = paper.mean / (100 if cell.metric in PER_CENT else 1)
+            writer.writerow([*what, "", f"{mean:.10g}", "", "quoted"])
     return text.getvalue()
 
 
