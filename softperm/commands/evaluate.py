@@ -84,14 +84,15 @@ def evaluate(
         raise ValueError("say what to compare on: --recipe (and --dataset), or --data with a file")
     if data is not None and dataset is not None:
         raise ValueError("--data is for graphs of your own, --dataset for known ones: give one")
-    from dataclasses import asdict, replace
+    from softperm.lab.recipes import read_recipe
+
+    chosen = read_recipe(recipe or ("own" if data is not None else "tu-table"))
+    from dataclasses import asdict, replace  # a misspelt recipe has not waited for torch
 
     from softperm.lab.protocol import Rules, contender_of
-    from softperm.lab.recipes import read_recipe
     from softperm.lab.report import numbers, write_report
     from softperm.lab.tables import cells_of
 
-    chosen = read_recipe(recipe or ("own" if data is not None else "tu-table"))
     changes = {"epochs": epochs, "criterion": criterion}
     training = {**chosen.training, **{k: v for k, v in changes.items() if v is not None}}
     chosen = replace(
