@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
-from softperm.datasets.catalogue import Entry, find_entry
+from softperm.datasets.catalogue import Entry, find_entry, known_names
 from softperm.datasets.dataset import Dataset, dataset_of
 from softperm.datasets.meta import Task
 from softperm.datasets.prepare import Recipe, prepare
@@ -74,7 +75,10 @@ def recipe_of(
     Raises:
         ValueError: if the files are nowhere to be had.
     """
-    path = store.get(entry.files[0], progress)
+    try:
+        path = store.get(entry.files[0], progress)
+    except ValueError as problem:
+        raise ValueError(f"{problem}{_other_names(entry.name)}") from problem
     fetched = store.is_fetched(path)
     if entry.kind == "tu":
         from softperm.datasets.tu import tu_recipe
@@ -90,3 +94,13 @@ def recipe_of(
 
     needs_list = path.suffix in (".zip", ".sdf")
     return qm9_recipe(path, store.get(entry.files[1], progress) if needs_list else None)
+
+
+def _other_names(name: str) -> str:
+    """What a name that is not known here may have meant, at the end of a sentence."""
+    spelt = {known.lower(): known for known in known_names()}
+    if name in spelt.values():
+        return ""
+    close = get_close_matches(name.lower(), spelt, n=1)
+    meant = f"did you mean {spelt[close[0]]}? " if close else ""
+    return f"; {meant}softperm data list shows the names known here, TUDataset has more"

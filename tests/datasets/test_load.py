@@ -166,6 +166,10 @@ def test_what_cannot_be_a_name_is_refused(name: str) -> None:
 def test_offline_one_sentence_says_what_to_put_where() -> None:
     with pytest.raises(ValueError, match=r"tu/NCI109.zip is neither .* put it at tu/NCI109.zip"):
         load_dataset("NCI109")
+    with pytest.raises(ValueError, match=r"did you mean MUTAG\? softperm data list shows"):
+        load_dataset("mutagg")
+    with pytest.raises(ValueError, match=r"put it at tu/MUTAG.zip below [^;]*$"):
+        load_dataset("MUTAG")
 
 
 def test_folds_of_a_dataset_without_published_ones_are_made_once(
