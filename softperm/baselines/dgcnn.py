@@ -71,5 +71,8 @@ class DGCNN(nn.Module):
             x = torch.tanh(share * (sum_neighbours(y, batch.edge_index) + y))
             found.append(x)
         owner, graphs = owners(batch.ptr, len(x)), batch.ptr.numel() - 1
-        kept = self.sort(torch.cat(found, dim=1), owner, dim_size=graphs)  # (B, k · width)
+        rows = torch.cat(found, dim=1)  # (V, width)
+        kept = rows.new_zeros(graphs, self.sort.k * rows.shape[1])  # (B, k · width)
+        if len(rows):  # PyG's sorting needs a vertex
+            kept = self.sort(rows, owner, dim_size=graphs)
         return self.output(self.dropout(self.reading(kept[:, None]), batch.ptr[-1]))

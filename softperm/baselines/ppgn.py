@@ -122,7 +122,7 @@ def pair_tensor(
 ) -> tuple[Float[Tensor, "B F N N"], Bool[Tensor, "B N"]]:
     """The input matrices of each graph, 0 outside it, and which rows hold a vertex."""
     ptr, sizes = batch.ptr, batch.ptr.diff()
-    owner, n = owners(ptr, int(ptr[-1])), int(sizes.max())
+    owner, n = owners(ptr, int(ptr[-1])), max([1, *sizes.tolist()])  # room for one if for none
     local = torch.arange(len(owner), device=ptr.device) - ptr[owner]
     x, e = vertex_features(batch), edge_features(batch)
     (row, col), f = batch.edge_index, x.shape[1]

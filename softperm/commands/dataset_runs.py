@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +14,13 @@ from torch import Tensor
 
 from softperm.commands.console import as_text
 from softperm.commands.dataset_models import write_reading
-from softperm.commands.runs import CHECKPOINT, curve_and_model, say_if_resumed, write_curve
+from softperm.commands.runs import (
+    CHECKPOINT,
+    curve_and_model,
+    say_if_resumed,
+    training_seconds,
+    write_curve,
+)
 from softperm.datasets import Dataset, Split, load_dataset
 from softperm.datasets.catalogue import known_names
 from softperm.datasets.qm9 import QM9_UNITS
@@ -159,7 +164,6 @@ def train_dataset(
     if fabric.is_global_zero:
         write_atomically(out / "config.json", as_text(asked).encode())
         say_if_resumed(out, log)
-    started = time.perf_counter()
     with EpochBar(settings.epochs, shown=progress and fabric.is_global_zero) as bar:
         result = fit(
             model,
@@ -185,7 +189,7 @@ def train_dataset(
     }
     if fabric.is_global_zero:
         told |= _finish(problem, model, train, result, settings.batch_size, fabric, out)
-        told["seconds"] = round(time.perf_counter() - started, 2)
+        told["seconds"] = training_seconds(result.curve)
         if not result.interrupted:
             write_atomically(out / "result.json", as_text(told).encode())
             (out / CHECKPOINT).unlink(missing_ok=True)

@@ -90,7 +90,7 @@ def evaluate(
     from dataclasses import asdict, replace  # a misspelt recipe has not waited for torch
 
     from softperm.lab.protocol import Rules, contender_of
-    from softperm.lab.report import numbers, write_report
+    from softperm.lab.report import NAMES, numbers, shown, write_report
     from softperm.lab.tables import cells_of
 
     changes = {"epochs": epochs, "criterion": criterion}
@@ -138,12 +138,13 @@ def evaluate(
             for sentence in sentences:
                 log(sentence)
             for cell in cells_of(found):
-                log(f"{cell.dataset}, {cell.model}: {cell.metric} {cell.mean:.4f} ± {cell.std:.4f}")
+                score = NAMES.get(cell.metric, cell.metric)
+                log(f"{cell.dataset}, {cell.model}: {score}: {shown(cell)}")
         if records:
             made = write_report(_finished(out, records), out, chosen.title)
             log(f"open {made['html']} in a browser")
             cells = cells_of(records)
-            told = {f"{c.dataset} {c.model}": f"{c.mean:.4f} ± {c.std:.4f}" for c in cells}
+            told = {f"{c.dataset} {c.model}": shown(c) for c in cells}
             result = {"cells": numbers(cells)} if as_json else told
             give({**result, "report": str(made["html"])}, as_json)
     if failed:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.commands.console import give, ready_folder
+from softperm.commands.console import give, ready_folder, say
 
 
 def report(
@@ -28,7 +28,7 @@ def report(
 ) -> None:
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
     from softperm.lab.records import collect_records, find_records
-    from softperm.lab.report import in_order, numbers, write_report
+    from softperm.lab.report import in_order, numbers, shown, write_report
     from softperm.lab.tables import cells_of
 
     for folder in runs:
@@ -45,8 +45,12 @@ def report(
     cells = cells_of(records)  # refuses what cannot be a table, before anything is written
     if collect:
         records = collect_records(records, out / "records")
+    say(f"{len(records):,} records: writing tables and drawing curves")
     made = write_report(records, out, title)
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
+    cells = in_order(cells)
     if as_json:
-        result["cells"] = numbers(in_order(cells))
+        result["cells"] = numbers(cells)
+    else:
+        result = {f"{cell.dataset} {cell.model}": shown(cell) for cell in cells} | result
     give(result, as_json)

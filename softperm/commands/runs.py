@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -124,7 +123,6 @@ def train_run(
     say_if_resumed(out, log)
     if not (out / CHECKPOINT).exists():  # else it may turn out to be of another training
         write_atomically(out / "config.json", config)
-    started = time.perf_counter()
     estimator.fit([file.graphs[i] for i in rest], y[rest])
     if estimator.interrupted_:
         log("stopping: the model is scored and written")
@@ -140,7 +138,7 @@ def train_run(
     if len(test):
         result["test_score"] = estimator.score([file.graphs[i] for i in test], y[test])
         result["test_graphs"] = len(test)
-    result["seconds"] = round(time.perf_counter() - started, 2)
+    result["seconds"] = training_seconds(estimator.curve_)
     write_atomically(out / "config.json", config)
     _write(estimator, file, out, log)
     if not estimator.interrupted_:
@@ -171,6 +169,11 @@ def say_if_resumed(out: Path, log: Callable[[str], None]) -> None:
     if state is not None:
         where = f"a training was stopped in {out} after {len(state['curve'])} epochs"
         log(f"{where}; with the same settings it goes on")
+
+
+def training_seconds(curve: Sequence[Epoch]) -> float:
+    """How long all epochs took, those before an interruption too."""
+    return round(sum(epoch.seconds for epoch in curve), 2)
 
 
 def curve_and_model(curve: Sequence[Epoch]) -> str:

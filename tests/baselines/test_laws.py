@@ -71,6 +71,13 @@ def test_nasty_graphs_get_finite_outputs_and_gradients(name, graphs):
         model.zero_grad()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_without_graphs_has_no_outputs(name):
+    known = collect(GRAPHS)
+    y = network(name, known).eval()(double(known).batch(torch.arange(0)))
+    assert y.shape == (0, 3)
+
+
 def _dressed(graphs: list[nx.Graph], like: nx.Graph) -> list[nx.Graph]:
     """The graphs with attributes of the same sizes as those of another."""
     vertex = like.nodes[0]["x"]

@@ -141,6 +141,8 @@ def test_the_run_folder_says_what_was_asked_and_what_was_seen(data, tmp_path, mo
     rows = list(csv.DictReader((tmp_path / "curve.csv").read_text().splitlines()))
     assert [row["number"] for row in rows] == ["1", "2"]
     assert all(float(row["train_loss"]) > 0 for row in rows)
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert told["seconds"] == round(sum(float(row["seconds"]) for row in rows), 2)
     log = (tmp_path / "log.txt").read_text()
     assert "g: 20 graphs, targets kind" in log
     assert f"wrote {tmp_path}/model" in log
