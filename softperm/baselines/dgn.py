@@ -122,8 +122,8 @@ def first_eigenvector(
     width = (sizes + 7) // 8 * 8  # a few widths, so that a few calls do all graphs
     for n in width.unique().tolist():
         chosen = (width == n).nonzero()[:, 0]  # (b,)
-        largest, remedy = int(sizes[chosen].max()), "leave the large graphs out"
-        check_memory("DGN", len(chosen) * n * n * 32, memory_limit, largest, remedy)
+        needed, remedy = len(chosen) * n * n * 32, "leave the large graphs out"
+        check_memory("DGN", needed, memory_limit, sizes[chosen], remedy)
         place = torch.full_like(sizes, -1)
         place[chosen] = torch.arange(len(chosen), device=ptr.device)
         edge = edge_index[:, place[owner[edge_index[0]]] >= 0]

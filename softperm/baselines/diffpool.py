@@ -133,10 +133,9 @@ class DiffPool(nn.Module):
         return (8 * assigned + self.width * rows) * next(self.parameters()).element_size()
 
     def _check(self, batch: GraphBatch) -> None:
-        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
         name = f"DiffPool with {self.clusters[0]:,} clusters"
         remedy = "use smaller batches, or a collection whose largest graph is smaller"
-        check_memory(name, self.needed(batch), self.memory_limit, largest, remedy)
+        check_memory(name, self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)
 
 
 def dense(

@@ -135,12 +135,11 @@ class HierarchicalGNN(nn.Module):
         return int(count * each) * next(self.parameters()).element_size()
 
     def _check(self, batch: GraphBatch) -> None:
-        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
         name = "-".join(str(k + 1) for k in range(self.largest))
         remedy = (
             f"it looks at all sets of {self.largest} vertices, so use smaller batches or graphs"
         )
-        check_memory(f"{name}-GNN", self.needed(batch), self.memory_limit, largest, remedy)
+        check_memory(f"{name}-GNN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)
 
 
 def _summary(x: Float[Tensor, "K H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H1"]:

@@ -130,8 +130,7 @@ class MPNN(nn.Module):
         return (received + sent) * self.embed.weight.element_size()
 
     def _check(self, batch: GraphBatch) -> None:
-        largest = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
         remedy = "it makes a matrix for each vertex, so use smaller batches"
         if self.positions:
             remedy = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
-        check_memory("MPNN", self.needed(batch), self.memory_limit, largest, remedy)
+        check_memory("MPNN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)

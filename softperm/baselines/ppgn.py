@@ -112,9 +112,8 @@ class PPGN(nn.Module):
         return 2 * len(sizes) * n * n * self.width * next(self.parameters()).element_size()
 
     def _check(self, batch: GraphBatch) -> None:
-        n = int(batch.ptr.diff().max()) if batch.ptr.numel() > 1 else 0
         remedy = "its tensors are n × n for the largest graph, so use smaller batches or graphs"
-        check_memory("PPGN", self.needed(batch), self.memory_limit, n, remedy)
+        check_memory("PPGN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)
 
 
 def pair_tensor(

@@ -19,20 +19,21 @@ class TooLarge(ValueError):
     """A batch that a system cannot process within its memory limit."""
 
 
-def check_memory(system: str, needed: int, limit: int, vertices: int, remedy: str) -> None:
+def check_memory(system: str, needed: int, limit: int, sizes: Tensor, remedy: str) -> None:
     """Refuses a batch before it is built.
 
     Args:
         system: name of the system.
         needed: bytes that the training step would need.
         limit: bytes that it may need.
-        vertices: of the largest graph of the batch.
+        sizes: vertices of each graph of the batch.
         remedy: what to do instead.
 
     Raises:
         TooLarge: more would be needed than is allowed.
     """
     if needed > limit:
+        vertices = max([0, *sizes.tolist()])
         raise TooLarge(
             f"{system} would need about {needed / GIB:.1f} GiB for a batch whose largest graph has "
             f"{vertices:,} vertices, and may use {limit / GIB:.1f} GiB: {remedy}"

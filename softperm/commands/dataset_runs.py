@@ -22,7 +22,7 @@ from softperm.commands.runs import (
     write_curve,
 )
 from softperm.datasets import Dataset, Split, load_dataset
-from softperm.datasets.catalogue import known_names
+from softperm.datasets.catalogue import as_spelt_here
 from softperm.datasets.qm9 import QM9_UNITS
 from softperm.estimators.preparation import feature_statistics
 from softperm.folder import write_atomically
@@ -67,8 +67,7 @@ def pose(
     Raises:
         ValueError: there is no such dataset or target.
     """
-    spelt = {known.lower(): known for known in known_names()}
-    dataset = load_dataset(spelt.get(name.lower(), name), root, progress=progress)
+    dataset = load_dataset(as_spelt_here(name) or name, root, progress=progress)
     split = dataset.official_split or dataset.random_split(seed)
     names = dataset.target_names
     if dataset.task == "classification":

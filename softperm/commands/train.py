@@ -218,9 +218,9 @@ def _check_options(given: dict[str, Any]) -> None:
     if (given["data"] is None) == (given["dataset"] is None):
         raise ValueError("name either a file of graphs or a --dataset")
     if given["data"] is not None and not given["data"].exists():
-        from softperm.datasets.catalogue import known_names
+        from softperm.datasets.catalogue import as_spelt_here
 
-        name = {known.lower(): known for known in known_names()}.get(str(given["data"]).lower())
+        name = as_spelt_here(str(given["data"]))
         if name is not None:
             raise ValueError(f"{given['data']} is no file, but a dataset: --dataset {name}")
     usual = {name: p.default for name, p in inspect.signature(train).parameters.items()}

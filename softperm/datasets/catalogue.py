@@ -96,6 +96,11 @@ def known_names() -> tuple[str, ...]:
     return (*PAPER, "PROTEINS_full", "Mutagenicity", *_OGB_NAMES, "QM9")
 
 
+def as_spelt_here(name: str) -> str | None:
+    """The name of a dataset however its letters are written; None if it has none of its own."""
+    return {known.lower(): known for known in known_names()}.get(name.lower())
+
+
 def _published_splits(name: str) -> Remote | None:
     if name not in _PUBLISHED_SPLITS:
         return None

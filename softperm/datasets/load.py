@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from softperm.datasets.catalogue import Entry, find_entry, known_names
+from softperm.datasets.catalogue import Entry, as_spelt_here, find_entry, known_names
 from softperm.datasets.dataset import Dataset, dataset_of
 from softperm.datasets.meta import Task
 from softperm.datasets.prepare import Recipe, prepare
@@ -98,9 +98,8 @@ def recipe_of(
 
 def _other_names(name: str) -> str:
     """What a name that is not known here may have meant, at the end of a sentence."""
-    spelt = {known.lower(): known for known in known_names()}
-    if name in spelt.values():
+    if name in known_names():
         return ""
-    close = get_close_matches(name.lower(), spelt, n=1)
-    meant = f"did you mean {spelt[close[0]]}? " if close else ""
+    close = get_close_matches(name.lower(), map(str.lower, known_names()), n=1)
+    meant = f"did you mean {as_spelt_here(close[0])}? " if close else ""
     return f"; {meant}softperm data list shows the names known here, TUDataset has more"

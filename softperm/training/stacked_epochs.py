@@ -42,7 +42,8 @@ class StackedEpochs:
         each = [needs(graphs, order) for order in orders]  # by epochs: all at once would be large
         vertices = torch.cat([v.amax(-1) for v, _ in each])  # (epochs · steps,)
         edges = torch.cat([e.amax(-1) for _, e in each])
-        made, which = rooms(vertices, edges, ROOMS, self._worth(vertices, edges))
+        places = float(vertices.max() + edges.max()) * orders.shape[2] * len(vertices)
+        made, which = rooms(vertices, edges, ROOMS, worth(places, device))
         self.room_of: list[list[int]] = which.view(orders.shape[:2]).tolist()
         first = [int((which == level).nonzero()[0]) for level in range(len(made))]
         examples = orders.flatten(0, 1)[first].to(device).long()
@@ -52,13 +53,6 @@ class StackedEpochs:
             Captured(lambda index, room=room: step(index, room), example, kept, self.studio)
             for room, example in pairs[::-1]
         ][::-1]
-
-    def _worth(self, vertices: Tensor, edges: Tensor) -> float:
-        """The share of all steps' time that a further room must save."""
-        if self.device.type != "cuda":
-            return 0.0
-        places = (vertices.max() + edges.max()) * self.orders.shape[2] * len(vertices)
-        return RECORDING * PACE / max(float(places), 1.0)
 
     def run(self, epoch: int) -> None:
         """All steps of an epoch, counted from 0."""
@@ -70,6 +64,11 @@ class StackedEpochs:
         """Gives the recordings and their memory back; no epoch can be run any more."""
         for step in self.steps:
             step.release()
+
+
+def worth(places: float, device: torch.device) -> float:
+    """The share of a training's time, of so many places in all steps, that a room must save."""
+    return RECORDING * PACE / max(places, 1.0) if device.type == "cuda" else 0.0
 
 
 def orders_of(
