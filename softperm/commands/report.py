@@ -29,7 +29,7 @@ def report(
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
     from softperm.lab.records import collect_records, find_records
     from softperm.lab.report import in_order, numbers, shown, write_report
-    from softperm.lab.tables import cells_of
+    from softperm.lab.tables import cells_of, finished
 
     for folder in runs:
         if not folder.is_dir():
@@ -40,9 +40,14 @@ def report(
         raise ValueError(
             f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"
         )
+    records, unfinished = finished(records)
+    if not records:
+        raise ValueError("; ".join(unfinished))
+    cells = cells_of(records)  # refuses what cannot be a table, before anything is written
     out = out or runs[0]
     ready_folder(out)
-    cells = cells_of(records)  # refuses what cannot be a table, before anything is written
+    for sentence in unfinished:
+        say(f"left out: {sentence}")
     if collect:
         records = collect_records(records, out / "records")
     say(f"{len(records):,} records: writing tables and drawing curves")

@@ -13,6 +13,10 @@ from scipy import stats
 from softperm.lab.records import Record
 
 
+class UnfinishedError(ValueError):
+    """An evaluation was broken off: folds or runs of a system are still to come."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One system on one dataset.
@@ -88,12 +92,30 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
     """The cells of a table, sorted by nothing but the order of first appearance.
 
     Raises:
-        ValueError: a fold is missing, or has another number of runs than the others.
+        UnfinishedError: a fold is missing, or has another number of runs than the others.
+        ValueError: records do not belong together, or a final run has no score.
     """
+    return [_cell(*pair, group) for pair, group in _by_pair(records).items()]
+
+
+def finished(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
+    """Records of the systems that are through with a dataset; a sentence for each other one."""
+    done, left = [], []
+    for pair, group in _by_pair(records).items():
+        try:
+            _cell(*pair, group)
+            done += group
+        except UnfinishedError as problem:
+            left.append(str(problem))
+    return done, left
+
+
+def _by_pair(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+    """The records of each dataset and system."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record.run.dataset, record.run.model), []).append(record)
-    return [_cell(dataset, model, group) for (dataset, model), group in groups.items()]
+    return groups
 
 
 def paired_tests(cells: Sequence[Cell]) -> list[PairedTest]:
@@ -111,7 +133,7 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
     final = [r for r in group if r.run.stage == "final"]
     where = f"{dataset}, {model}"
     if not final:
-        raise ValueError(f"{where}: no fold has been tested yet; let the evaluation finish")
+        raise UnfinishedError(f"{where}: no fold has been tested yet; let the evaluation finish")
     _same(
         [r.fingerprint for r in group], f"{where}: records of other graphs or splits are mixed in"
     )
@@ -120,10 +142,10 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
     for record in final:
         by_fold[record.run.fold].append(record)
     if missing := [fold for fold, found in by_fold.items() if not found]:
-        raise ValueError(f"{where}: folds {missing} of {folds} are missing; let it finish")
+        raise UnfinishedError(f"{where}: folds {missing} of {folds} are missing; let it finish")
     runs = len(by_fold[0])
     if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:
-        raise ValueError(f"{where}: folds {uneven} have another number of runs than fold 0")
+        raise UnfinishedError(f"{where}: folds {uneven} have another number of runs than fold 0")
     for fold, found in by_fold.items():
         made = {(json.dumps(dict(r.run.configuration), sort_keys=True)) for r in found}
         if len(made) > 1 or len({r.run.seed for r in found}) < runs:

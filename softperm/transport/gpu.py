@@ -122,7 +122,11 @@ def forward(
     error = scores.new_empty(m, b)
     outputs = (plan, history, used, error)
     if layout.problems:
-        scratch = _scratch(layout, scores, plan) if layout.programs else ()
+        scratch: tuple[Tensor, ...] = ()
+        if layout.programs:
+            rows = scores.shape[0] + layout.problems * layout.extra
+            potential = scores.new_empty(rows, dtype=torch.float64)
+            scratch = (*_scratch(layout, scores, plan), potential)
         settings = (iterations, float(tolerance))
         launches = [
             *_stream(forward_stream, layout, scores, (*inputs, *outputs, *scratch), settings),
@@ -284,14 +288,17 @@ def _options(tile: Tile) -> dict[str, int | bool]:
 
 
 def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Memory for large problems: their K, the board where groups exchange, counters of arrivals."""
+    """Memory for large problems: their K, the board where groups exchange, and counters.
+
+    A counter of arrivals for each problem, and last the number of the next part to be taken.
+    """
     v, p = scores.shape
     if layout.extra or layout.columns > p:
         kernel = scores.new_empty(v + layout.problems * layout.extra, layout.columns)
     else:
         kernel = result  # K has the shape of the result, which is written last
     board = scores.new_empty(2 * layout.slots * layout.columns, dtype=torch.float64)
-    counter = scores.new_zeros(layout.problems, dtype=torch.int32)
+    counter = scores.new_zeros(layout.problems + 1, dtype=torch.int32)
     return kernel, board, counter
 
 

@@ -2,9 +2,10 @@
 
 All programs are on the device at once (a cooperative launch). The rows of the large problems are
 cut into parts of about equal size, at most GROUP for a problem, numbered through all problems, and
-program i takes the parts i, i + programs, i + 2 · programs, … in this order. The parts of a problem
-exchange what concerns its columns through memory and wait for each other there. Nobody can wait
-for ever: the parts of the first unfinished problem are each at the head of their program's queue.
+whoever is free takes the next number: problems differ in their iterations, and who meets a long one
+takes fewer. The parts of a problem exchange what concerns its columns through memory and wait for
+each other there. Nobody can wait for ever: of the first unfinished problem, which has at most as
+many parts as there are programs, every part is taken as soon as those before it are done.
 """
 
 from __future__ import annotations

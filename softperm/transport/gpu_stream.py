@@ -36,6 +36,7 @@ from softperm.transport.gpu_tiles import (
     over_rows,
     positive,
     quotient,
+    row_ids,
     store_columns,
     store_rows,
 )
@@ -43,12 +44,11 @@ from softperm.transport.gpu_tiles import (
 
 @triton.jit
 @no_type_check
-def _kernel_at(n, C, beyond, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr):
-    """Where K of a tile lies: rows of vertices by place, extra rows ``beyond`` all vertices."""
-    row = flat_rows(J, N)
+def _place(row, n, beyond, R: tl.constexpr):
+    """Where a row is kept: vertices by place, extra rows ``beyond`` all vertices."""
     if R > 0:
         row = tl.where(row < n, row, beyond + row - n)
-    return row * C + flat_columns(J, N, L)
+    return row
 
 
 @triton.jit
@@ -58,11 +58,10 @@ def load_kernel(
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """K of the rows from ``first``; 0 in rows from ``hi`` on."""
-    k = tl.load(
-        kernel + first * C + _kernel_at(n - first, C, beyond - first, J, N, L, R),
-        mask=(flat_rows(J, N) < hi - first) & (flat_columns(J, N, L) < C),
-        other=0.0,
-    )
+    row = flat_rows(J, N)
+    col = flat_columns(J, N, L)
+    at = _place(row, n - first, beyond - first, R) * C + col
+    k = tl.load(kernel + first * C + at, mask=(row < hi - first) & (col < C), other=0.0)
     return tl.reshape(k, (J, N, L))
 
 
@@ -73,18 +72,37 @@ def store_kernel(
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Writes K of the rows from ``first`` up to ``hi``. Others may read it after a barrier."""
+    row = flat_rows(J, N)
+    col = flat_columns(J, N, L)
+    at = _place(row, n - first, beyond - first, R) * C + col
     tl.store(
-        kernel + first * C + _kernel_at(n - first, C, beyond - first, J, N, L, R),
-        tl.reshape(k, (J * N, L)),
-        mask=(flat_rows(J, N) < hi - first) & (flat_columns(J, N, L) < C),
+        kernel + first * C + at, tl.reshape(k, (J * N, L)), mask=(row < hi - first) & (col < C)
     )
+
+
+@triton.jit
+@no_type_check
+def _load_potential(rows, beyond, first, hi, n, N: tl.constexpr, R: tl.constexpr):
+    """What _store_potential kept of the rows from ``first``: (1, N, 1)."""
+    row = row_ids(N)
+    at = _place(row, n - first, beyond - first, R)
+    return tl.load(rows + first + at, mask=row < hi - first, other=LOWEST)
+
+
+@triton.jit
+@no_type_check
+def _store_potential(rows, u, beyond, first, hi, n, N: tl.constexpr, R: tl.constexpr):
+    """Keeps potentials of the rows from ``first`` up to ``hi``."""
+    row = row_ids(N)
+    at = _place(row, n - first, beyond - first, R)
+    tl.store(rows + first + at, u, mask=row < hi - first)
 
 
 @triton.jit(do_not_specialize=["problems", "B", "V", "P", "iterations", "lower"])
 @no_type_check
 def forward_stream(
     scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    plan, history, used, error, kernel, board, counter,
+    plan, history, used, error, kernel, board, counter, potential,
     problems, B, V, P, iterations, tolerance, lower,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, GROUP: tl.constexpr,
@@ -92,10 +110,10 @@ def forward_stream(
     """Solves every problem of more than ``lower`` rows."""
     programs = tl.num_programs(0)
     rows = rows_per_part(ptr, problems, B, lower, programs, R, N)
-    q = tl.program_id(0)
     C = P + BIN
-    going = q >= 0
+    going = rows > 0
     while going:
+        q = tl.atomic_add(counter + problems, 1)
         problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
         going = parts > 0
         if going:
@@ -108,19 +126,19 @@ def forward_stream(
                 scores + start * P, row_mass + start, column_mass + problem * C,
                 extra + model * R * C, extra_mass + problem * R, bin_score + model,
                 plan + start * P, history + problem * iterations * C,
-                used + problem, error + problem, kernel + start * C, V + problem * R - start,
+                used + problem, error + problem,
+                kernel + start * C, potential + start, V + problem * R - start,
                 board + (q - place) * 2 * C, counter + problem, place, parts,
                 lo, tl.minimum(lo + size, n + R), n, P, iterations, tolerance,
                 J, N, L, R, BIN, FAST, GROUP,
             )  # fmt: skip
-        q += programs
 
 
 @triton.jit
 @no_type_check
 def _solve(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
-    kernel, beyond, board, counter, place, parts, lo, hi, n, P, iterations, tolerance,
+    kernel, potential, beyond, board, counter, place, parts, lo, hi, n, P, iterations, tolerance,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -149,7 +167,7 @@ def _solve(
             c = over_rows(sums)
         else:
             top, total, turn = _sum_columns(
-                scores, row_mass, extra, extra_mass, bin_score, v + tl.log(y), t,
+                scores, row_mass, extra, extra_mass, bin_score, kernel, potential, beyond, y, t,
                 board, counter, place, parts, turn, lo, hi, n, P, scale, J, N, L, R, BIN, GROUP,
             )  # fmt: skip
             b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
@@ -161,6 +179,7 @@ def _solve(
                 s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
                 k = row_softmax(s, v)
                 store_kernel(kernel, k, beyond, first, hi, n, C, J, N, L, R)
+                _store_potential(potential, row_potential(s, v, a), beyond, first, hi, n, N, R)
                 c += over_rows(k * a)
             tl.debug_barrier()
         c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
@@ -184,12 +203,14 @@ def _solve(
 @triton.jit
 @no_type_check
 def _sum_columns(
-    scores, row_mass, extra, extra_mass, bin_score, v, t, board, counter, place, parts, turn,
-    lo, hi, n, P, scale,
+    scores, row_mass, extra, extra_mass, bin_score, kernel, potential, beyond, y, t,
+    board, counter, place, parts, turn, lo, hi, n, P, scale,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Column sums of exp(S + u) over a whole problem, u that of the rows at v; 0 at first.
+    """Column sums of exp(S + u) over a whole problem, u that of the rows; 0 at first.
+
+    The rows' potentials were kept when K was formed; since then the columns were scaled by y.
 
     Returns:
         About the largest exponent of each column, its sum in units of that, and the next turn.
@@ -202,7 +223,9 @@ def _sum_columns(
         s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
         u = unit_potential(a)
         if t > 0:
-            u = row_potential(s, v, a)
+            k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
+            u = _load_potential(potential, beyond, first, hi, n, N, R)
+            u -= tl.log(positive(over_columns(k * y)))
         top_here, total_here = column_sums(s, u)
         higher = tl.maximum(top, top_here)
         total = total * tl.exp(top - higher) + total_here * tl.exp(top_here - higher)

@@ -54,11 +54,11 @@ def backward_stream(
     """Gradient of every problem of more than ``lower`` rows."""
     programs = tl.num_programs(0)
     rows = rows_per_part(ptr, problems, B, lower, programs, R, N)
-    q = tl.program_id(0)
     C = P + BIN
-    trail += q.to(tl.int64) * iterations * C
-    going = q >= 0
+    trail += tl.program_id(0).to(tl.int64) * iterations * C
+    going = rows > 0
     while going:
+        q = tl.atomic_add(counter + problems, 1)
         problem, place, parts = locate(ptr, problems, B, lower, q, rows, R, GROUP)
         going = parts > 0
         if going:
@@ -77,7 +77,6 @@ def backward_stream(
                 lo, tl.minimum(lo + size, n + R), n, P, iterations, implicit,
                 J, N, L, R, BIN, FAST, GROUP,
             )  # fmt: skip
-        q += programs
 
 
 @triton.jit

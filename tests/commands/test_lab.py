@@ -118,16 +118,32 @@ def test_records_collected_where_they_lie_count_once(evaluated, tmp_path):
     assert (copy / "table.md").read_text() == (folder / "table.md").read_text()
 
 
-def test_what_is_no_table_is_refused_before_anything_is_collected(evaluated, tmp_path):
+def test_what_has_not_finished_is_left_out_and_named(evaluated, tmp_path):
     _, folder, _ = evaluated
     part = tmp_path / "part"
     shutil.copytree(folder, part)
     for file in (part / "records").glob("*pi-gnn.final*"):
         file.write_text(file.read_text().splitlines(keepends=True)[0])
     done = run_command("report", part, "--out", tmp_path / "out", "--collect")
+    assert done.exit_code == 0, done.output
+    (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("left out: "))
+    assert sentence.startswith("left out: rings, pi-gnn: folds [")
+    assert sentence.endswith("are missing; let it finish")
+    kept = [path.name for path in (tmp_path / "out" / "records").iterdir()]
+    assert kept == ["rings.wl-kernel.jsonl"]
+    assert "π-GNN" not in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_nothing_is_written_where_nothing_has_finished(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    part = tmp_path / "part"
+    part.mkdir()
+    for file in (folder / "records").glob("*pi-gnn.selection*"):
+        shutil.copy(file, part)
+    done = run_command("report", part, "--out", tmp_path / "out", "--collect")
     assert done.exit_code == 2, done.output
-    assert "are missing; let it finish" in done.stderr
-    assert not list((tmp_path / "out").rglob("*.jsonl"))
+    assert "rings, pi-gnn: no fold has been tested yet" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_record_of_a_system_that_is_gone_is_named(evaluated, tmp_path):

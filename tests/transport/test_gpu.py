@@ -129,6 +129,25 @@ def test_larger_problems_with_large_scores_equal_the_oracle(tiny_chips):
     agree(draw([7], 5, 100.0, padding=True, dustbin=True), 4)
 
 
+def counts(dtype: torch.dtype = torch.float32) -> Case:
+    """Scores as raw counts give them: one hub among leaves, so potentials move far, many times."""
+    case = draw([11], 4, padding=True, dustbin=True, dtype=dtype)
+    degree = torch.tensor([1.0] * 10 + [500.0], dtype=dtype)
+    return replace(case, scores=torch.outer(degree, torch.linspace(0, 1, 4, dtype=dtype)))
+
+
+@law
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_potentials_that_move_far_many_times_equal_the_oracle(dtype):
+    agree(counts(dtype), 25)
+
+
+@law
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_larger_problems_whose_potentials_move_far_equal_the_oracle(tiny_chips, dtype):
+    agree(counts(dtype), 25)
+
+
 @law
 def test_larger_problems_have_the_implicit_gradient(tiny_chips):
     used = agree(draw([7, 2], 4, 2.0, dustbin=True), 100, 1e-5, 1e-4, tolerance=1e-6, gradient=0)
