@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -65,7 +65,10 @@ def ready_file(path: Path) -> None:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
-    """Says lines on standard error and keeps them, and all warnings and messages, in a file."""
+    """Says lines on standard error and keeps them, and all warnings and messages, in a file.
+
+    A command that fails before there is anything to say leaves neither the file nor its folder.
+    """
     with path.open("ab", buffering=0) as file:
 
         def log(message: str) -> None:
@@ -75,8 +78,14 @@ def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
             except OSError as problem:  # a full disk names no file
                 raise OSError(problem.errno, problem.strerror, str(path)) from None
 
-        with warnings_as_lines(log), messages_as_lines(log):
-            yield log
+        try:
+            with warnings_as_lines(log), messages_as_lines(log):
+                yield log
+        finally:
+            if not path.stat().st_size:
+                path.unlink()
+                with suppress(OSError):  # there is more in the folder
+                    path.parent.rmdir()
 
 
 class _Lines(logging.Handler):

@@ -280,10 +280,23 @@ def _claim(out: Path, choices: dict[str, Any]) -> None:
     text = json.dumps(choices, indent=2, sort_keys=True) + "\n"
     begun = any(any((out / part).glob("*")) for part in ("records", "checkpoints"))
     if begun and path.exists() and path.read_text(encoding="utf-8") != text:
+        there, here = (_flat(json.loads(t)) for t in (path.read_text(encoding="utf-8"), text))
+        other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+        told = [f"{name} {there.get(name)} there, {here.get(name)} now" for name in other]
         raise ValueError(
-            f"{out} holds an evaluation with other settings (see {path.name}): choose another --out"
+            f"{out} holds an evaluation with other settings ({'; '.join(told[:3])}"
+            f"{'; …' if len(told) > 3 else ''}): choose another --out"
         )
     write_atomically(path, text.encode())
+
+
+def _flat(choices: dict[str, Any], within: str = "") -> dict[str, Any]:
+    """Choices within choices, each by the path to it."""
+    flat: dict[str, Any] = {}
+    for name, value in choices.items():
+        path = f"{within}{name}"
+        flat |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return flat
 
 
 def _finished(out: Path, now: list[Record]) -> list[Record]:

@@ -148,6 +148,15 @@ def test_fewer_labels_than_graphs_are_said(tmp_path):
     refused("D_graph_labels.txt", "train", folder, "--out", tmp_path / "run", *FAST)
 
 
+def test_what_fails_at_once_leaves_no_folder(tmp_path):
+    refused("no such", "train", tmp_path / "missing.zip", "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("kept")
+    refused("no such", "train", tmp_path / "missing.zip", "--out", tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
 def test_a_folder_that_cannot_be_written_to_is_said(data, tmp_path):
     """Below a file nothing can be made, whoever asks."""
     (tmp_path / "file").write_text("")

@@ -286,7 +286,9 @@ def test_a_folder_with_other_settings_is_refused(evaluated):
     _, _, command = evaluated
     done = run_command(*command, "--seed", 5)
     assert done.exit_code == 2
-    assert "holds an evaluation with other settings" in done.stderr
+    assert "holds an evaluation with other settings (seed 0 there, 5 now): choose" in done.stderr
+    done = run_command(*command, "--epochs", 7)
+    assert "(recipe.training.epochs 2 there, 7 now): choose another --out" in done.stderr
 
 
 def test_report_without_records_says_so(tmp_path):
