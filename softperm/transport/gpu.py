@@ -6,8 +6,9 @@ in a CUDA graph. Problems that fit on chip are read once and written once (``gpu
 ones are divided among groups of programs (``gpu_stream``). The launches run side by side. There
 are no atomic sums: the same inputs give the same bits.
 
-Sums are formed in the type of the scores. Potentials and what goes into an exponential are float64,
-so that scores in the tens of thousands keep their differences.
+Sums are formed in the type of the scores. Potentials are float64, and what goes into an exponential
+is summed with the digits of two float32, so that scores in the tens of thousands keep their
+differences.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ def _solve(
     y = tl.full([J, 1, L], 1.0, dtype)
     y_next = y
     k = tl.zeros([J, N, L], dtype)
+    u = unit_potential(a)
     t = 0
     left = tl.full([], START, dtype)
     slope_error = left
@@ -105,11 +106,11 @@ def _solve(
             going = (over == 0) & (t < iterations)
         if going:
             s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-            u = unit_potential(a)
-            if t > 0:
-                u = row_potential(s, v + tl.log(y), a)
+            if t > 0:  # the columns were scaled by y since u was that of the rows
+                u -= tl.log(positive(over_columns(k * y)))
             v = column_potential(s, u, b)
             k = row_softmax(s, v)
+            u = row_potential(s, v, a)
             y = tl.full([J, 1, L], 1.0, dtype)
             store_columns(history + t * C, v, C, J, L)
             t += 1

@@ -22,22 +22,49 @@ from softperm.transport.gpu_tiles import (
 
 LOWEST = tl.constexpr(-1e300)
 EMPTY = tl.constexpr(-1e38)  # no score is lower
+FAR = tl.constexpr(-3e38)  # LOWEST as a float32
 NEVER = tl.constexpr(float("inf"))
 START = tl.constexpr(1e30)  # the error before the first iteration
 
 
 @triton.jit
 @no_type_check
+def _narrow(v, dtype: tl.constexpr):
+    """Potentials in the type of the scores, LOWEST as far as a float32 goes."""
+    return tl.maximum(v, FAR).to(dtype)
+
+
+@triton.jit
+@no_type_check
+def _exponential(s, v, top):
+    """Exponential of S + v − top, for potentials v in float64.
+
+    In float32 the sum is formed with twice its digits, from two parts of v and what rounding left
+    of the first sum: a GPU converts to float64 and back at an eighth of the rate at which it adds.
+    """
+    if s.dtype == tl.float64:
+        return tl.exp(s + v - top)
+    else:
+        high = _narrow(v, tl.float32)
+        low = (tl.maximum(v, FAR) - high).to(tl.float32)
+        x = s + high
+        back = x - s
+        lost = (s - (x - back)) + (high - back)
+        return tl.exp((x - top) + (lost + low))
+
+
+@triton.jit
+@no_type_check
 def _top_of_rows(s, v):
     """About the largest S + v of each row: exponentials in its units are neither large nor lost."""
-    return tl.maximum(top_of_columns(s + v.to(s.dtype)), EMPTY).to(tl.float64)
+    return tl.maximum(top_of_columns(s + _narrow(v, s.dtype)), EMPTY)
 
 
 @triton.jit
 @no_type_check
 def row_softmax(s, v):
     """Rows of exp(S + v) scaled to sum 1: K at the potentials v."""
-    e = tl.exp((s.to(tl.float64) + v - _top_of_rows(s, v)).to(s.dtype))
+    e = _exponential(s, v, _top_of_rows(s, v))
     return e * (1.0 / positive(over_columns(e)))
 
 
@@ -46,8 +73,8 @@ def row_softmax(s, v):
 def row_potential(s, v, a):
     """Potential u = log a − LSE(S + v) of each row; LOWEST for rows without mass."""
     top = _top_of_rows(s, v)
-    e = tl.exp((s.to(tl.float64) + v - top).to(s.dtype))
-    return tl.where(a > 0, tl.log(positive(a) / positive(over_columns(e))) - top, LOWEST)
+    total = positive(over_columns(_exponential(s, v, top)))
+    return tl.where(a > 0, tl.log(positive(a) / total) - top.to(tl.float64), LOWEST)
 
 
 @triton.jit
@@ -61,8 +88,8 @@ def unit_potential(a):
 @no_type_check
 def column_sums(s, u):
     """About the largest S + u of each column, and the sum of exp(S + u) in units of its exp."""
-    top = tl.maximum(tl.max(s + u.to(s.dtype), 1, keep_dims=True), EMPTY).to(tl.float64)
-    return top, over_rows(tl.exp((s.to(tl.float64) + u - top).to(s.dtype)))
+    top = tl.maximum(tl.max(s + _narrow(u, s.dtype), 1, keep_dims=True), EMPTY)
+    return top.to(tl.float64), over_rows(_exponential(s, u, top))
 
 
 @triton.jit

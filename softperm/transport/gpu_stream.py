@@ -216,8 +216,9 @@ def _sum_columns(
         About the largest exponent of each column, its sum in units of that, and the next turn.
     """
     C = P + BIN
+    dtype: tl.constexpr = scores.dtype.element_ty
     top = tl.full([J, 1, L], LOWEST, tl.float64)
-    total = tl.zeros([J, 1, L], tl.float64)
+    total = tl.zeros([J, 1, L], dtype)
     for first in range(lo, hi, N):
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
@@ -228,9 +229,10 @@ def _sum_columns(
             u -= tl.log(positive(over_columns(k * y)))
         top_here, total_here = column_sums(s, u)
         higher = tl.maximum(top, top_here)
-        total = total * tl.exp(top - higher) + total_here * tl.exp(top_here - higher)
+        total *= tl.exp((top - higher).to(dtype))
+        total += total_here * tl.exp((top_here - higher).to(dtype))
         top = higher
     top_all, turn = exchange(top, board, counter, place, parts, turn, C, True, GROUP, J, L)
-    total *= tl.exp(top - top_all)
+    total *= tl.exp((top - top_all).to(dtype))
     total_all, turn = exchange(total, board, counter, place, parts, turn, C, False, GROUP, J, L)
-    return top_all, total_all.to(scores.dtype.element_ty), turn
+    return top_all, total_all.to(dtype), turn
