@@ -136,11 +136,12 @@ class SoftPermutation(nn.Module):
         scores = self.compare(q, self.latent)  # (V + 1, P)
         if scores.dtype in {torch.float16, torch.bfloat16}:
             scores = scores.float()  # the transport needs float32's range and precision
-        padding = {}
+        scores, padding = scores.split([len(scores) - 1, 1])  # (V, P), (1, P)
+        rows = {}
         if self.capacity is not None:  # all padding vertices of a graph are one row with their mass
             mass = (self.capacity - batch.ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
-            padding = {"padding": scores[-1], "padding_mass": mass}
-        return self.normaliser(scores[:-1], batch.ptr, dustbin=self.dustbin, **padding)
+            rows = {"padding": padding.squeeze(0), "padding_mass": mass}
+        return self.normaliser(scores, batch.ptr, dustbin=self.dustbin, **rows)
 
 
 class MixedPermutation(nn.Module):
@@ -162,4 +163,4 @@ class MixedPermutation(nn.Module):
     def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:
         """The mixed soft permutation of each graph of a batch."""
         share = torch.sigmoid(self.alpha)
-        return share * self.adjacency(batch) + (1 - share) * self.attributes(batch)
+        return torch.lerp(self.attributes(batch), self.adjacency(batch), share)
