@@ -119,7 +119,7 @@ def replay(
             v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
             if TRAIL:
                 gv_next = load_columns(trail + (t - 2) * C, C, 0.0, J, L)
-            per_r = quotient(1.0, over_columns(k * y), FAST)
+            per_r = quotient(1.0, positive(over_columns(k * y)), FAST)
             m = per_r * over_columns(k * beta)
             x = a * per_r
             ds -= k * (x * (beta - y * m))

@@ -97,7 +97,7 @@ def _solve(
     while going:
         while going & safe:
             y = y_next
-            c = over_rows(k * quotient(a, over_columns(k * y), FAST))
+            c = over_rows(k * quotient(a, positive(over_columns(k * y)), FAST))
             store_columns(history + t * C, v + tl.log(y), C, J, L)
             t += 1
             left, slope_error, slope_fall, over, y_next, safe = judge(

@@ -49,7 +49,7 @@ def _exponential(s, v, top):
         low = (tl.maximum(v, FAR) - high).to(tl.float32)
         x = s + high
         back = x - s
-        lost = (s - (x - back)) + (high - back)
+        lost = tl.where(x > FAR, (s - (x - back)) + (high - back), 0.0)  # of −∞ nothing is
         return tl.exp((x - top) + (lost + low))
 
 

@@ -170,7 +170,7 @@ def _solve(
                 scores, row_mass, extra, extra_mass, bin_score, kernel, potential, beyond, y, t,
                 board, counter, place, parts, turn, lo, hi, n, P, scale, J, N, L, R, BIN, GROUP,
             )  # fmt: skip
-            b = tl.where(top > EMPTY, b, 0.0)  # a problem without rows is over at once
+            b = tl.where(top > 0.5 * EMPTY, b, 0.0)  # a problem without rows is over at once
             v = close_columns(top, total, b)
             y = tl.full([J, 1, L], 1.0, dtype)
             c = tl.zeros([J, 1, L], dtype)
@@ -232,6 +232,7 @@ def _sum_columns(
         total *= tl.exp((top - higher).to(dtype))
         total += total_here * tl.exp((top_here - higher).to(dtype))
         top = higher
+    tl.debug_barrier()  # K and the potentials, which were read here, are written next
     top_all, turn = exchange(top, board, counter, place, parts, turn, C, True, GROUP, J, L)
     total *= tl.exp((top - top_all).to(dtype))
     total_all, turn = exchange(total, board, counter, place, parts, turn, C, False, GROUP, J, L)
