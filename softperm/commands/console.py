@@ -41,12 +41,16 @@ def as_text(content: Mapping[str, Any]) -> str:
     return json.dumps({**content, **odd}, indent=2, allow_nan=False) + "\n"
 
 
-def ready_folder(folder: Path) -> None:
+def ready_folder(folder: Path) -> bool:
     """Makes a folder for results, before the work that they come from.
+
+    Returns:
+        Whether it was not there before.
 
     Raises:
         ValueError: nothing can be written there.
     """
+    new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         reason = None if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
@@ -54,6 +58,7 @@ def ready_folder(folder: Path) -> None:
         reason = problem.strerror
     if reason is not None:
         raise ValueError(f"{folder} cannot be written to ({reason}): choose another --out")
+    return new
 
 
 def ready_file(path: Path) -> None:
@@ -64,11 +69,26 @@ def ready_file(path: Path) -> None:
 
 
 @contextmanager
-def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
+def logging_to(path: Path, new: bool = False) -> Iterator[Callable[[str], None]]:
     """Says lines on standard error and keeps them, and all warnings and messages, in a file.
 
-    A command that fails before there is anything to say leaves neither the file nor its folder.
+    Where the block fails before it had anything to say, the file is not left behind, nor its folder
+    if that is ``new`` and there is nothing else in it.
     """
+    try:
+        with _kept(path) as log:
+            yield log
+    except BaseException:
+        with suppress(OSError):
+            if not path.stat().st_size:
+                path.unlink()
+                if new:
+                    path.parent.rmdir()
+        raise
+
+
+@contextmanager
+def _kept(path: Path) -> Iterator[Callable[[str], None]]:
     with path.open("ab", buffering=0) as file:
 
         def log(message: str) -> None:
@@ -78,14 +98,8 @@ def logging_to(path: Path) -> Iterator[Callable[[str], None]]:
             except OSError as problem:  # a full disk names no file
                 raise OSError(problem.errno, problem.strerror, str(path)) from None
 
-        try:
-            with warnings_as_lines(log), messages_as_lines(log):
-                yield log
-        finally:
-            if not path.stat().st_size:
-                path.unlink()
-                with suppress(OSError):  # there is more in the folder
-                    path.parent.rmdir()
+        with warnings_as_lines(log), messages_as_lines(log):
+            yield log
 
 
 class _Lines(logging.Handler):

@@ -279,14 +279,22 @@ def _claim(out: Path, choices: dict[str, Any]) -> None:
     path = out / "evaluation.json"
     text = json.dumps(choices, indent=2, sort_keys=True) + "\n"
     begun = any(any((out / part).glob("*")) for part in ("records", "checkpoints"))
-    if begun and path.exists() and path.read_text(encoding="utf-8") != text:
-        there, here = (_flat(json.loads(t)) for t in (path.read_text(encoding="utf-8"), text))
-        other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
-        told = [f"{name} {there.get(name)} there, {here.get(name)} now" for name in other]
-        raise ValueError(
-            f"{out} holds an evaluation with other settings ({'; '.join(told[:3])}"
-            f"{'; …' if len(told) > 3 else ''}): choose another --out"
-        )
+    if begun and path.exists():
+        try:
+            there = _flat(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, AttributeError):
+            raise ValueError(f"{path} is damaged: choose another --out, or delete it") from None
+        here = _flat(json.loads(text))
+        told = [
+            f"{name} {_short(there, name)} there, {_short(here, name)} now"
+            for name in sorted({*there, *here})
+            if there.get(name) != here.get(name)
+        ]
+        if told:
+            raise ValueError(
+                f"{out} holds an evaluation with other settings ({'; '.join(told[:3])}"
+                f"{'; …' if len(told) > 3 else ''}): choose another --out"
+            )
     write_atomically(path, text.encode())
 
 
@@ -297,6 +305,12 @@ def _flat(choices: dict[str, Any], within: str = "") -> dict[str, Any]:
         path = f"{within}{name}"
         flat |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
     return flat
+
+
+def _short(choices: dict[str, Any], name: str) -> str:
+    """A choice in few words."""
+    text = str(choices[name]) if choices.get(name) is not None else "not set"
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _finished(out: Path, now: list[Record]) -> list[Record]:

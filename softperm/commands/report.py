@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from softperm.commands.console import give, ready_folder, say
+
+if TYPE_CHECKING:
+    from softperm.lab.records import Record
 
 
 def report(
@@ -34,13 +38,20 @@ def report(
     for folder in runs:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder of records")
-    found = {record.digest: record for folder in runs for record in find_records(folder)}
+    found: dict[str, Record] = {}
+    asked: dict[tuple[str, str], int] = {}
+    for folder in runs:
+        wanted = _final_runs(folder)
+        for record in find_records(folder):
+            found[record.digest] = record
+            pair = record.run.dataset, record.run.model
+            asked[pair] = max(asked.get(pair, 1), wanted)
     records = list(found.values())
     if not records:
         raise ValueError(
             f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"
         )
-    records, unfinished = finished(records)
+    records, unfinished = finished(records, asked)
     if not records:
         raise ValueError("; ".join(unfinished))
     cells = cells_of(records)  # refuses what cannot be a table, before anything is written
@@ -55,7 +66,16 @@ def report(
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
     cells = in_order(cells)
     if as_json:
-        result["cells"] = numbers(cells)
+        result |= {"cells": numbers(cells), "unfinished": unfinished}
     else:
         result = {f"{cell.dataset} {cell.model}": shown(cell) for cell in cells} | result
     give(result, as_json)
+
+
+def _final_runs(folder: Path) -> int:
+    """How many final runs an evaluation was to make of what it chose; 1 if nobody wrote it down."""
+    try:
+        written = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        return int(written["recipe"]["final_runs"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 1

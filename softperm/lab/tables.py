@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 from softperm.lab.records import Record
+from softperm.lab.systems import Kernel, find_system
 
 
 class UnfinishedError(ValueError):
@@ -98,12 +99,24 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
     return [_cell(*pair, group) for pair, group in _by_pair(records).items()]
 
 
-def finished(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
-    """Records of the systems that are through with a dataset; a sentence for each other one."""
+def finished(
+    records: Iterable[Record], asked: Mapping[tuple[str, str], int] | None = None
+) -> tuple[list[Record], list[str]]:
+    """Records of the systems that are through with a dataset; a sentence for each other one.
+
+    Args:
+        records: of any number of datasets and systems.
+        asked: of a dataset and a system, how many final runs were asked for; those that are there
+            by default.
+    """
     done, left = [], []
     for pair, group in _by_pair(records).items():
         try:
-            _cell(*pair, group)
+            cell = _cell(*pair, group)
+            wanted = (asked or {}).get(pair, 1)
+            if cell.runs < wanted and not isinstance(find_system(cell.model), Kernel):
+                runs = f"{cell.runs} of {wanted} final runs"
+                raise UnfinishedError(f"{', '.join(pair)}: there are {runs}; let it finish")
             done += group
         except UnfinishedError as problem:
             left.append(str(problem))
@@ -143,15 +156,15 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
         by_fold[record.run.fold].append(record)
     if missing := [fold for fold, found in by_fold.items() if not found]:
         raise UnfinishedError(f"{where}: folds {missing} of {folds} are missing; let it finish")
-    runs = len(by_fold[0])
-    if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:
-        raise UnfinishedError(f"{where}: folds {uneven} have another number of runs than fold 0")
     for fold, found in by_fold.items():
         made = {(json.dumps(dict(r.run.configuration), sort_keys=True)) for r in found}
-        if len(made) > 1 or len({r.run.seed for r in found}) < runs:
+        if len(made) > 1 or len({r.run.seed for r in found}) < len(found):
             raise ValueError(
                 f"{where}: fold {fold} has final runs of {len(made)} evaluations; report on one"
             )
+    runs = len(by_fold[0])
+    if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:
+        raise UnfinishedError(f"{where}: folds {uneven} have another number of runs than fold 0")
     scores = [[_tested(r, where) for r in found] for found in by_fold.values()]
     return Cell(
         dataset=dataset,

@@ -13,6 +13,7 @@ from samples import labelled_path, rings_and_cliques, run_command, write_json_li
 
 from softperm.cli import app
 from softperm.commands import runs, trained
+from softperm.commands.console import logging_to
 
 GRAPHS, KIND = rings_and_cliques(8)
 KIND = KIND.tolist()
@@ -155,6 +156,23 @@ def test_what_fails_at_once_leaves_no_folder(tmp_path):
     (tmp_path / "mine" / "notes.txt").write_text("kept")
     refused("no such", "train", tmp_path / "missing.zip", "--out", tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    refused("no such", "train", tmp_path / "missing.zip", "--out", tmp_path / "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_log_that_is_moved_away_hides_no_error(tmp_path):
+    path = tmp_path / "log.txt"
+
+    def fail() -> None:
+        with logging_to(path):
+            path.unlink()
+            raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"):
+        fail()
+    with logging_to(path):
+        path.unlink()
 
 
 def test_a_folder_that_cannot_be_written_to_is_said(data, tmp_path):

@@ -1,4 +1,4 @@
-"""``evaluate``, ``report``, ``study`` and ``distance``: from files to reports with one command."""
+"""``evaluate``, ``study`` and ``distance``: from files to reports with one command."""
 
 import csv
 import json
@@ -7,46 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import rings_and_cliques, run_command, write_json_lines
+from samples import rings_and_cliques, run_command
 
 from softperm.commands.evaluate import _posed
 from softperm.lab.recipes import read_recipe
-
-RECIPE = """
-title = "Small"
-datasets = []
-models = ["pi-gnn"]
-final_runs = 2
-configurations = 2
-[training]
-epochs = 2
-batch_size = 8
-criterion = "score"
-[settings]
-head_hidden = [8]
-head_final = 4
-hidden = 4
-[grid]
-latent_vertices = [3, 4]
-"""
-
-
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "rings.jsonl"
-    made, kinds = rings_and_cliques(24)
-    write_json_lines(path, made, kind=[("ring", "clique")[k] for k in kinds])
-    return path
-
-
-@pytest.fixture(scope="module")
-def evaluated(graphs, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("evaluation")
-    recipe = folder / "small.toml"
-    recipe.write_text(RECIPE)
-    command = ("evaluate", "--recipe", recipe, "--data", graphs, "--folds", 3, "--device", "cpu")
-    command = (*command, "--model", "pi-gnn,wl-kernel", "--out", folder / "run")
-    return run_command(*command), folder / "run", command
 
 
 def test_own_graphs_go_from_a_file_to_a_report(evaluated):
@@ -78,81 +42,6 @@ def test_the_same_command_again_does_nothing_and_says_the_same(evaluated):
     again = run_command(*command)
     assert again.stdout == done.stdout
     assert {p: p.stat().st_mtime_ns for p in (folder / "records").iterdir()} == before
-
-
-def test_report_makes_the_same_table_again(evaluated, tmp_path):
-    _, folder, _ = evaluated
-    done = run_command("report", folder, "--out", tmp_path, "--title", "Small", "--json")
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert Path(told["markdown"]).read_text() == (folder / "table.md").read_text()
-    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
-    for cell in told["cells"]:
-        scores = [float(row["score"]) for row in rows if row["model"] == cell["model"]]
-        assert (cell["dataset"], cell["metric"], cell["scores"]) == ("rings", "accuracy", scores)
-        assert cell["mean"] == pytest.approx(np.mean(scores))
-        assert cell["std"] == pytest.approx(np.std(scores))
-
-
-def test_records_that_were_collected_make_the_same_table_again(evaluated, tmp_path):
-    _, folder, _ = evaluated
-    first, second = tmp_path / "first", tmp_path / "second"
-    told = "--title", "Small"
-    assert run_command("report", folder, "--out", first, "--collect", *told).exit_code == 0
-    files = sorted(path.name for path in (first / "records").iterdir())
-    assert files == ["rings.pi-gnn.jsonl", "rings.wl-kernel.jsonl"]
-    few, all_of_them = (sum(f.stat().st_size for f in p.rglob("*.jsonl")) for p in (first, folder))
-    assert few < all_of_them
-    assert run_command("report", first, "--out", second, *told).exit_code == 0
-    for form in ("table.md", "table.csv", "table.tex"):
-        assert (second / form).read_text() == (folder / form).read_text()
-
-
-def test_records_collected_where_they_lie_count_once(evaluated, tmp_path):
-    _, folder, _ = evaluated
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    told = "--title", "Small"
-    assert run_command("report", copy, "--collect", *told).exit_code == 0
-    assert run_command("report", copy, *told).exit_code == 0
-    assert (copy / "table.md").read_text() == (folder / "table.md").read_text()
-
-
-def test_what_has_not_finished_is_left_out_and_named(evaluated, tmp_path):
-    _, folder, _ = evaluated
-    part = tmp_path / "part"
-    shutil.copytree(folder, part)
-    for file in (part / "records").glob("*pi-gnn.final*"):
-        file.write_text(file.read_text().splitlines(keepends=True)[0])
-    done = run_command("report", part, "--out", tmp_path / "out", "--collect")
-    assert done.exit_code == 0, done.output
-    (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("left out: "))
-    assert sentence.startswith("left out: rings, pi-gnn: folds [")
-    assert sentence.endswith("are missing; let it finish")
-    kept = [path.name for path in (tmp_path / "out" / "records").iterdir()]
-    assert kept == ["rings.wl-kernel.jsonl"]
-    assert "π-GNN" not in (tmp_path / "out" / "table.md").read_text()
-
-
-def test_nothing_is_written_where_nothing_has_finished(evaluated, tmp_path):
-    _, folder, _ = evaluated
-    part = tmp_path / "part"
-    part.mkdir()
-    for file in (folder / "records").glob("*pi-gnn.selection*"):
-        shutil.copy(file, part)
-    done = run_command("report", part, "--out", tmp_path / "out", "--collect")
-    assert done.exit_code == 2, done.output
-    assert "rings, pi-gnn: no fold has been tested yet" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_record_of_a_system_that_is_gone_is_named(evaluated, tmp_path):
-    _, folder, _ = evaluated
-    for file in (folder / "records").glob("*wl-kernel*"):
-        (tmp_path / file.name).write_text(file.read_text().replace('"wl-kernel"', '"gone"'))
-    done = run_command("report", tmp_path)
-    assert done.exit_code == 2, done.output
-    assert "no system is called gone: there are pi-gnn," in done.stderr
 
 
 def test_evaluate_gives_numbers_as_json(evaluated):
@@ -291,11 +180,18 @@ def test_a_folder_with_other_settings_is_refused(evaluated):
     assert "(recipe.training.epochs 2 there, 7 now): choose another --out" in done.stderr
 
 
-def test_report_without_records_says_so(tmp_path):
-    done = run_command("report", tmp_path)
+def test_what_an_evaluation_is_of_may_be_laid_out_anew_but_not_be_damaged(evaluated, tmp_path):
+    _, folder, command = evaluated
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    again = [copy if part == folder else part for part in command]
+    written = copy / "evaluation.json"
+    written.write_text(json.dumps(json.loads(written.read_text())))
+    assert run_command(*again).exit_code == 0
+    written.write_text("{")
+    done = run_command(*again)
     assert done.exit_code == 2
-    assert "no records there" in done.stderr
-    assert "no such folder" in run_command("report", tmp_path / "missing").stderr
+    assert "evaluation.json is damaged: choose another --out, or delete it" in done.stderr
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv"])

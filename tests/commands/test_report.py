@@ -1,0 +1,108 @@
+"""``softperm report``: the same tables again, from records alone."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples import run_command
+
+
+def test_report_makes_the_same_table_again(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    done = run_command("report", folder, "--out", tmp_path, "--title", "Small", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert Path(told["markdown"]).read_text() == (folder / "table.md").read_text()
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+    for cell in told["cells"]:
+        scores = [float(row["score"]) for row in rows if row["model"] == cell["model"]]
+        assert (cell["dataset"], cell["metric"], cell["scores"]) == ("rings", "accuracy", scores)
+        assert cell["mean"] == pytest.approx(np.mean(scores))
+        assert cell["std"] == pytest.approx(np.std(scores))
+
+
+def test_records_that_were_collected_make_the_same_table_again(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    first, second = tmp_path / "first", tmp_path / "second"
+    told = "--title", "Small"
+    assert run_command("report", folder, "--out", first, "--collect", *told).exit_code == 0
+    files = sorted(path.name for path in (first / "records").iterdir())
+    assert files == ["rings.pi-gnn.jsonl", "rings.wl-kernel.jsonl"]
+    few, all_of_them = (sum(f.stat().st_size for f in p.rglob("*.jsonl")) for p in (first, folder))
+    assert few < all_of_them
+    assert run_command("report", first, "--out", second, *told).exit_code == 0
+    for form in ("table.md", "table.csv", "table.tex"):
+        assert (second / form).read_text() == (folder / form).read_text()
+
+
+def test_records_collected_where_they_lie_count_once(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    told = "--title", "Small"
+    assert run_command("report", copy, "--collect", *told).exit_code == 0
+    assert run_command("report", copy, *told).exit_code == 0
+    assert (copy / "table.md").read_text() == (folder / "table.md").read_text()
+
+
+def test_what_has_not_finished_is_left_out_and_named(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    part = tmp_path / "part"
+    shutil.copytree(folder, part)
+    for file in (part / "records").glob("*pi-gnn.final*"):
+        file.write_text(file.read_text().splitlines(keepends=True)[0])
+    done = run_command("report", part, "--out", tmp_path / "out", "--collect")
+    assert done.exit_code == 0, done.output
+    (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("left out: "))
+    assert sentence.startswith("left out: rings, pi-gnn: folds [")
+    assert sentence.endswith("are missing; let it finish")
+    kept = [path.name for path in (tmp_path / "out" / "records").iterdir()]
+    assert kept == ["rings.wl-kernel.jsonl"]
+    assert "π-GNN" not in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_nothing_is_written_where_nothing_has_finished(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    part = tmp_path / "part"
+    part.mkdir()
+    for file in (folder / "records").glob("*pi-gnn.selection*"):
+        shutil.copy(file, part)
+    done = run_command("report", part, "--out", tmp_path / "out", "--collect")
+    assert done.exit_code == 2, done.output
+    assert "rings, pi-gnn: no fold has been tested yet" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_record_of_a_system_that_is_gone_is_named(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    for file in (folder / "records").glob("*wl-kernel*"):
+        (tmp_path / file.name).write_text(file.read_text().replace('"wl-kernel"', '"gone"'))
+    done = run_command("report", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert "no system is called gone: there are pi-gnn," in done.stderr
+
+
+def test_fewer_runs_than_were_asked_for_are_unfinished(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    written = copy / "evaluation.json"
+    choices = json.loads(written.read_text())
+    runs = choices["recipe"]["final_runs"]
+    choices["recipe"]["final_runs"] = runs + 1
+    written.write_text(json.dumps(choices))
+    done = run_command("report", copy, "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    (sentence,) = json.loads(done.stdout)["unfinished"]
+    wanted = f"rings, pi-gnn: there are {runs} of {runs + 1} final runs; let it finish"
+    assert sentence == wanted, "a kernel gives the same every time"
+
+
+def test_report_without_records_says_so(tmp_path):
+    done = run_command("report", tmp_path)
+    assert done.exit_code == 2
+    assert "no records there" in done.stderr
+    assert "no such folder" in run_command("report", tmp_path / "missing").stderr
