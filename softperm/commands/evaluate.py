@@ -283,7 +283,7 @@ def _claim(out: Path, choices: dict[str, Any]) -> None:
         try:
             there = _flat(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, AttributeError):
-            raise ValueError(f"{path} is damaged: choose another --out, or delete it") from None
+            raise ValueError(f"{path} is damaged: choose another --out") from None
         here = _flat(json.loads(text))
         told = [
             f"{name} {_short(there, name)} there, {_short(here, name)} now"

@@ -27,7 +27,9 @@ def report(
             "without the curves of trainings that only chose.",
         ),
     ] = False,
-    title: Annotated[str, typer.Option(help="Of the page.")] = "Fair comparison",
+    title: Annotated[
+        str | None, typer.Option(help="Of the page; by default that of the table there.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
@@ -62,7 +64,7 @@ def report(
     if collect:
         records = collect_records(records, out / "records")
     say(f"{len(records):,} records: writing tables and drawing curves")
-    made = write_report(records, out, title)
+    made = write_report(records, out, title or _title(out))
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
     cells = in_order(cells)
     if as_json:
@@ -74,8 +76,20 @@ def report(
 
 def _final_runs(folder: Path) -> int:
     """How many final runs an evaluation was to make of what it chose; 1 if nobody wrote it down."""
-    try:
-        written = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
-        return int(written["recipe"]["final_runs"])
-    except (OSError, ValueError, LookupError, TypeError):
+    path = folder / "evaluation.json"
+    if not path.exists():
         return 1
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["recipe"]["final_runs"])
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{path} is damaged, so how many final runs were to be made is not known: report on "
+            f"{folder / 'records'} to take what is there"
+        ) from None
+
+
+def _title(folder: Path) -> str:
+    """The title of the table that a folder already has."""
+    table = folder / "table.md"
+    first = table.read_text(encoding="utf-8").partition("\n")[0] if table.exists() else ""
+    return first.removeprefix("# ") or "Fair comparison"

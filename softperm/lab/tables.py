@@ -160,7 +160,7 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
         made = {(json.dumps(dict(r.run.configuration), sort_keys=True)) for r in found}
         if len(made) > 1 or len({r.run.seed for r in found}) < len(found):
             raise ValueError(
-                f"{where}: fold {fold} has final runs of {len(made)} evaluations; report on one"
+                f"{where}: fold {fold} has final runs of several evaluations; report on one"
             )
     runs = len(by_fold[0])
     if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:

@@ -191,7 +191,7 @@ def test_what_an_evaluation_is_of_may_be_laid_out_anew_but_not_be_damaged(evalua
     written.write_text("{")
     done = run_command(*again)
     assert done.exit_code == 2
-    assert "evaluation.json is damaged: choose another --out, or delete it" in done.stderr
+    assert "evaluation.json is damaged: choose another --out" in done.stderr
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv"])

@@ -106,3 +106,23 @@ def test_report_without_records_says_so(tmp_path):
     assert done.exit_code == 2
     assert "no records there" in done.stderr
     assert "no such folder" in run_command("report", tmp_path / "missing").stderr
+
+
+def test_a_table_keeps_its_title(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    before = (copy / "table.md").read_text()
+    assert run_command("report", copy).exit_code == 0
+    assert (copy / "table.md").read_text().partition("\n")[0] == before.partition("\n")[0]
+
+
+def test_how_many_runs_were_asked_for_is_not_guessed(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "evaluation.json").write_text("{")
+    done = run_command("report", copy)
+    assert done.exit_code == 2
+    assert "evaluation.json is damaged, so how many final runs were to be made" in done.stderr
+    assert run_command("report", copy / "records", "--out", tmp_path / "out").exit_code == 0

@@ -71,7 +71,7 @@ def test_incomplete_records_are_errors_not_smaller_averages(records, sentence):
 def test_runs_of_two_evaluations_are_not_averaged():
     more = {"configuration": {"hidden": 64}, "seed": 9}
     other = [replace(r, run=replace(r.run, **more)) for r in table(SCORES[:, :1])]
-    with pytest.raises(ValueError, match="fold 0 has final runs of 2 evaluations"):
+    with pytest.raises(ValueError, match="fold 0 has final runs of several evaluations"):
         cells_of([*table(SCORES[:, :2]), *other])
 
 
