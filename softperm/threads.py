@@ -26,7 +26,9 @@ def over_ranges(kernel: Callable[..., object], count: int, work: int, *arguments
         work: about how many operations they take in all; few are done by the caller alone.
         arguments: passed before the range.
     """
-    threads = 1 if work < SMALL else min(numba.get_num_threads(), torch.get_num_threads(), count)
+    # numba.get_num_threads would set torch's number of threads as well.
+    most = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    threads = 1 if work < SMALL else min(most, torch.get_num_threads(), count)
     if threads <= 1:
         kernel(*arguments, 0, count)
         return
