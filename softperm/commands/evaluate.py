@@ -319,14 +319,11 @@ def _finished(out: Path, now: list[Record]) -> list[Record]:
     Earlier ones of a file that has changed since are left out.
     """
     from softperm.lab.records import find_records
-    from softperm.lab.tables import cells_of
+    from softperm.lab.tables import by_pair, cells_of
 
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in find_records(out / "records"):
-        groups.setdefault((record.run.dataset, record.run.model), []).append(record)
     graphs = {record.run.dataset: record.fingerprint for record in now}
     done: list[Record] = []
-    for (dataset, _), group in groups.items():
+    for (dataset, _), group in by_pair(find_records(out / "records")).items():
         with suppress(ValueError):  # broken off
             cells_of(group)
             if graphs.get(dataset, group[0].fingerprint) == group[0].fingerprint:

@@ -96,7 +96,7 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
         UnfinishedError: a fold is missing, or has another number of runs than the others.
         ValueError: records do not belong together, or a final run has no score.
     """
-    return [_cell(*pair, group) for pair, group in _by_pair(records).items()]
+    return [_cell(*pair, group) for pair, group in by_pair(records).items()]
 
 
 def finished(
@@ -110,7 +110,7 @@ def finished(
             by default.
     """
     done, left = [], []
-    for pair, group in _by_pair(records).items():
+    for pair, group in by_pair(records).items():
         try:
             cell = _cell(*pair, group)
             wanted = (asked or {}).get(pair, 1)
@@ -123,7 +123,7 @@ def finished(
     return done, left
 
 
-def _by_pair(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+def by_pair(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     """The records of each dataset and system."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
