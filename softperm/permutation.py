@@ -137,10 +137,10 @@ class SoftPermutation(nn.Module):
         if scores.dtype in {torch.float16, torch.bfloat16}:
             scores = scores.float()  # the transport needs float32's range and precision
         scores, padding = scores.split([len(scores) - 1, 1])  # (V, P), (1, P)
-        rows = {}
+        rows = {} if batch.get("largest") is None else {"largest": batch.largest}
         if self.capacity is not None:  # all padding vertices of a graph are one row with their mass
             mass = (self.capacity - batch.ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
-            rows = {"padding": padding.squeeze(0), "padding_mass": mass}
+            rows |= {"padding": padding.squeeze(0), "padding_mass": mass}
         return self.normaliser(scores, batch.ptr, dustbin=self.dustbin, **rows)
 
 

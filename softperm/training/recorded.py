@@ -47,11 +47,14 @@ class Recorded:
     ) -> None:
         self.source, self.size = source, len(batches[0])
         most = Room.largest(Room.for_batches(source, part) for part in batches)
-        self.room = Room.of(int(most.vertices * margin), int(most.edges * margin))
+        self.room = Room.of(
+            int(most.vertices * margin), int(most.edges * margin), int(source.sizes.max())
+        )
 
         def run(index: Int[Tensor, "1 b"]) -> tuple[Tensor, ...]:
             tensors, there = gather(graphs, index, self.room)
-            batch = Data(**{name: tensor[0] for name, tensor in tensors.items()}, canonical=True)
+            arrays = {name: tensor[0] for name, tensor in tensors.items()}
+            batch = Data(**arrays, canonical=True, largest=self.room.graph)
             return step(batch, index[0].clamp(min=0), there[0])
 
         self.captured = Captured(run, self._index(batches[0]).to(graphs.ptr.device), kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,44 +23,50 @@ class Room:
     Attributes:
         vertices: places for vertices; the last one always stays empty.
         edges: places for directed edges.
+        graph: vertices of the largest graph.
     """
 
     vertices: int
     edges: int
+    graph: int
 
     @classmethod
     def for_batches(cls, graphs: Collection, index: Int[Tensor, "... b"]) -> Room:
         """Room for each of the given mini-batches; −1 marks an empty place for a graph."""
-        vertices, edges = needs(graphs, index)
-        return cls.of(int(vertices.max()), int(edges.max()))
+        return cls.of(*(int(need.max()) for need in needs(graphs, index)))
 
     @classmethod
-    def of(cls, vertices: int, edges: int) -> Room:
+    def of(cls, vertices: int, edges: int, graph: int) -> Room:
         """Room for as many vertices and one that stays empty; the padding vertex fills a share."""
-        return cls(-(-(vertices + 2) // SHARE) * SHARE - 1, edges)
+        return cls(-(-(vertices + 2) // SHARE) * SHARE - 1, edges, graph)
 
     @classmethod
     def largest(cls, rooms: Iterable[Room]) -> Room:
         """Room that holds what each of the given ones holds."""
-        vertices, edges = zip(*((room.vertices, room.edges) for room in rooms), strict=True)
-        return cls(max(vertices), max(edges))
+        return cls(*map(max, zip(*map(astuple, rooms), strict=True)))
 
 
 def needs(
     graphs: Collection, index: Int[Tensor, "*steps b"]
-) -> tuple[Int[Tensor, "*steps"], Int[Tensor, "*steps"]]:
-    """Vertices and directed edges of each mini-batch; −1 marks an empty place for a graph."""
+) -> tuple[Int[Tensor, "*steps"], Int[Tensor, "*steps"], Int[Tensor, "*steps"]]:
+    """Vertices, directed edges and vertices of the largest graph of each mini-batch.
+
+    −1 marks an empty place for a graph.
+    """
     there = (index >= 0).to(graphs.ptr.device)
     safe = index.clamp(min=0).to(graphs.ptr.device)
     vertices, edges = (
-        torch.where(there, ptr[safe + 1] - ptr[safe], 0).sum(-1)
-        for ptr in (graphs.ptr, graphs.edge_ptr)
-    )
-    return vertices, edges
+        torch.where(there, ptr[safe + 1] - ptr[safe], 0) for ptr in (graphs.ptr, graphs.edge_ptr)
+    )  # (*steps, b)
+    return vertices.sum(-1), edges.sum(-1), vertices.amax(-1)
 
 
 def rooms(
-    vertices: Int[Tensor, " S"], edges: Int[Tensor, " S"], levels: int, worth: float = 0.0
+    vertices: Int[Tensor, " S"],
+    edges: Int[Tensor, " S"],
+    graph: Int[Tensor, " S"],
+    levels: int,
+    worth: float = 0.0,
 ) -> tuple[list[Room], Int[Tensor, " S"]]:
     """A few rooms, from small to large, for steps that need so many vertices and edges.
 
@@ -70,6 +76,7 @@ def rooms(
     Args:
         vertices: what each step needs.
         edges: what each step needs.
+        graph: vertices of the largest graph of each step.
         levels: rooms at most.
         worth: share of the largest room that a further room must save the average step.
 
@@ -77,7 +84,7 @@ def rooms(
         The rooms, and which of them each step goes to.
 
     >>> steps = torch.tensor([10, 100, 11, 12])
-    >>> made, which = rooms(steps, 2 * steps, levels=2)
+    >>> made, which = rooms(steps, 2 * steps, steps // 5, levels=2)
     >>> [room.edges for room in made], which.tolist()
     ([24, 200], [0, 1, 0, 0])
     """
@@ -87,7 +94,7 @@ def rooms(
     order = share.argsort()
     which, made, begin = torch.zeros_like(order), list[Room](), 0
     for end in _cuts(share[order], levels, worth):
-        room = Room.of(int(vertices[order[:end]].max()), int(edges[order[:end]].max()))
+        room = Room.of(*(int(need[order[:end]].max()) for need in (vertices, edges, graph)))
         if not made or room != made[-1]:
             made.append(room)
         which[order[begin:end]] = len(made) - 1

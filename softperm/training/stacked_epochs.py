@@ -40,10 +40,11 @@ class StackedEpochs:
     ) -> None:
         self.orders, self.device = orders, device
         each = [needs(graphs, order) for order in orders]  # by epochs: all at once would be large
-        vertices = torch.cat([v.amax(-1) for v, _ in each])  # (epochs · steps,)
-        edges = torch.cat([e.amax(-1) for _, e in each])
+        vertices, edges, graph = (
+            torch.cat([need.amax(-1) for need in kind]) for kind in zip(*each, strict=True)
+        )  # (epochs · steps,)
         places = float(vertices.max() + edges.max()) * orders.shape[2] * len(vertices)
-        made, which = rooms(vertices, edges, ROOMS, worth(places, device))
+        made, which = rooms(vertices, edges, graph, ROOMS, worth(places, device))
         self.room_of: list[list[int]] = which.view(orders.shape[:2]).tolist()
         first = [int((which == level).nonzero()[0]) for level in range(len(made))]
         examples = orders.flatten(0, 1)[first].to(device).long()

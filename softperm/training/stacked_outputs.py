@@ -63,6 +63,7 @@ def stacked_outputs(
     tensors, there = gather(graphs, index, room)
 
     def one(params, buffers, tensors):
-        return functional_call(model, (params, buffers), (Data(**tensors, canonical=True),))
+        batch = Data(**tensors, canonical=True, largest=room.graph)
+        return functional_call(model, (params, buffers), (batch,))
 
     return torch.vmap(one)(params, buffers, tensors), there

@@ -44,6 +44,7 @@ def sinkhorn(
     padding: Float[Tensor, " P"] | None = None,
     padding_mass: Float[Tensor, " B"] | None = None,
     dustbin: Float[Tensor, ""] | None = None,
+    largest: int | None = None,
     iterations: int = 100,
     tolerance: float | None = None,
     gradient: Literal["auto", "truncated", "implicit"] = "auto",
@@ -73,6 +74,8 @@ def sinkhorn(
         dustbin: score of the dustbins. Adds a row whose mass is that of all latent vertices
             and a column whose mass is that of all vertices, padding included, so that vertices
             and latent vertices may stay unmatched. Neither is part of the plan.
+        largest: a promise that no graph has more vertices, where the caller knows: asking a GPU
+            means waiting for it. Spares a GPU the launches that only larger graphs need.
         iterations: at most how many.
         tolerance: a graph stops early when what is left of its change, extrapolated as a geometric
             series of its column errors, is not above this. 0 runs all iterations unless nothing
@@ -115,7 +118,7 @@ def sinkhorn(
     if backend == "reference":
         plan, used, error = reference.solve(problem, iterations, tolerance)
     elif backend == "fused":
-        plan, used, error = _fused(problem, iterations, tolerance, gradient)
+        plan, used, error = _fused(problem, iterations, tolerance, gradient, largest)
     else:
         raise ValueError(f"backend must be 'fused' or 'reference'; got {backend!r}")
     plan = plan.to(scores.dtype)
@@ -130,11 +133,13 @@ def softmax(
     padding: Float[Tensor, " P"] | None = None,
     padding_mass: Float[Tensor, " B"] | None = None,
     dustbin: Float[Tensor, ""] | None = None,
+    largest: int | None = None,
 ) -> Float[Tensor, "V P"]:
     """The plan without column constraints: a softmax over latent vertices in each row.
 
     The alternative that the paper considers to Sinkhorn: each vertex chooses for itself, so
-    padding has no influence, and a dustbin is one more choice. Same arguments as :func:`sinkhorn`.
+    padding has no influence, and a dustbin is one more choice. Same arguments as :func:`sinkhorn`;
+    sizes of graphs make no difference.
     """
     masses = {"row_mass": row_mass, "padding_mass": padding_mass}
     pose(scores, ptr, padding=padding, dustbin=dustbin, **masses)  # checks
@@ -146,7 +151,7 @@ def softmax(
     return plan if row_mass is None else plan * row_mass[:, None]
 
 
-def _fused(problem: Problem, iterations: int, tolerance: float, gradient: str):
+def _fused(problem: Problem, iterations: int, tolerance: float, gradient: str, largest: int | None):
     """The registered operator on a problem: plan, iterations used, error."""
     from softperm.transport.operators import GRADIENTS, sinkhorn_op  # compiles: only when used
 
@@ -163,5 +168,6 @@ def _fused(problem: Problem, iterations: int, tolerance: float, gradient: str):
         iterations,
         tolerance,
         GRADIENTS[gradient],
+        -1 if largest is None else largest,
     )
     return plan, used, error

@@ -54,6 +54,7 @@ class Layout:
         problems: number of problems of all models, M · B.
         columns: number of columns with the dustbin, C.
         extra: number of extra rows, R.
+        rows: of a problem, at most, R included.
         groups: tiles hold groups · lanes columns.
         lanes: columns side by side in a warp, as few as leave a thread not too many of its own.
         chip: rows of the tiles of each launch on chip, ascending, with the tile.
@@ -66,6 +67,7 @@ class Layout:
     problems: int
     columns: int
     extra: int
+    rows: int
     groups: int
     lanes: int
     chip: tuple[tuple[int, Tile], ...]
@@ -89,6 +91,7 @@ def forward(
     bin_score: Float[Tensor, " M"],
     iterations: int,
     tolerance: float,
+    largest: int = -1,
 ) -> tuple[
     Float[Tensor, "V P"], Float[Tensor, "M B T C"], Int[Tensor, "M B"], Float[Tensor, "M B"]
 ]:
@@ -105,6 +108,7 @@ def forward(
         iterations: at most how many.
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
             ``gpu_rules.judge``).
+        largest: no problem has more vertices than this; −1 where that is not known.
 
     Returns:
         The plan, the float64 column potentials after each iteration that was run, the iterations
@@ -115,7 +119,7 @@ def forward(
 
     inputs = _contiguous(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
     scores = inputs[0]
-    layout = _layout(scores, column_mass, extra)
+    layout = _layout(scores, column_mass, extra, largest)
     m, b, c = column_mass.shape
     plan = torch.zeros_like(scores)
     history = scores.new_empty(m, b, iterations, c, dtype=torch.float64)
@@ -152,6 +156,7 @@ def backward(
     error: Float[Tensor, "M B"],
     tolerance: float,
     gradient: int,
+    largest: int = -1,
 ) -> tuple[Float[Tensor, "V P"], Float[Tensor, "M B R C"], Float[Tensor, "M B"]]:
     """Gradients with respect to scores, and per problem to the extra rows and the bin score.
 
@@ -172,6 +177,7 @@ def backward(
         gradient: 1 for that of the truncated iteration, 2 for that of the fixed point, where the
             series for it converges; 0 for the fixed point's where a problem stopped early at a
             tolerance below 1e-3.
+        largest: as for :func:`forward`.
 
     Returns:
         The gradients, 0 for vertices outside every problem or without mass.
@@ -183,7 +189,7 @@ def backward(
         grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used
     )
     scores = inputs[1]
-    layout = _layout(scores, column_mass, extra)
+    layout = _layout(scores, column_mass, extra, largest)
     m, b, c = column_mass.shape
     iterations = history.shape[2]
     d_scores = torch.zeros_like(scores)
@@ -203,8 +209,8 @@ def backward(
     return outputs
 
 
-def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor) -> Layout:
-    """Chooses tiles by what is known without asking the device: shapes and type."""
+def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor, largest: int) -> Layout:
+    """Chooses tiles by what is known without asking the device."""
     m, b, c = column_mass.shape
     v, r = scores.shape[0], extra.shape[1]
     if c > MOST_COLUMNS:
@@ -217,13 +223,17 @@ def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor) -> Layout:
     share = max(32, width) * scores.element_size() // 4
     chip = tuple((t.entries // share, t) for t in CHIP if t.entries // share > r)
     on_chip = chip[-1][0] if chip else -1
-    larger = min(m * b, v // (on_chip - r + 1)) if on_chip >= r else m * b
+    rows = r + (v if largest < 0 else min(v, largest))
+    larger = m * b
+    if on_chip >= r:
+        larger = min(larger, v // (on_chip - r + 1)) if rows > on_chip else 0
     programs = _multiprocessors(scores.device) if larger else 0
     return Layout(
         models=m,
         problems=m * b,
         columns=c,
         extra=r,
+        rows=rows,
         groups=width // lanes,
         lanes=lanes,
         chip=chip,
@@ -243,7 +253,7 @@ def _multiprocessors(device: torch.device) -> int:
 
 def _chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> list[Launch]:
     """A launch for each size of tile that some problem may need, the largest first."""
-    v, p = scores.shape
+    p = scores.shape[1]
     lowers = [-1, *(rows for rows, _ in layout.chip)]
     return [
         Launch(
@@ -254,7 +264,7 @@ def _chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple
             _options(tile),
         )
         for lower, (rows, tile) in zip(lowers, layout.chip, strict=False)
-        if lower < v + layout.extra
+        if lower < layout.rows
     ][::-1]
 
 

@@ -20,13 +20,13 @@ _INPUTS = (
 # Defined by schema rather than with custom_op, whose first call loads torch's compiler, which takes
 # seconds.
 _LIBRARY.define(
-    f"sinkhorn({_INPUTS}, int iterations, float tolerance, int gradient)"
+    f"sinkhorn({_INPUTS}, int iterations, float tolerance, int gradient, int largest)"
     " -> (Tensor plan, Tensor history, Tensor used, Tensor error)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 _LIBRARY.define(
     f"sinkhorn_backward(Tensor grad_plan, Tensor plan, {_INPUTS}, Tensor history, Tensor used,"
-    " Tensor error, float tolerance, int gradient)"
+    " Tensor error, float tolerance, int gradient, int largest)"
     " -> (Tensor d_scores, Tensor d_extra, Tensor d_bin)",
     tags=torch.Tag.pt2_compliant_tag,
 )
@@ -40,7 +40,7 @@ sinkhorn_backward_op = torch.ops.softperm.sinkhorn_backward.default
 
 @torch.library.impl(_LIBRARY, "sinkhorn", "CPU")
 def _(*inputs):
-    *arguments, _gradient = inputs
+    *arguments, _gradient, _largest = inputs
     return cpu.forward(*arguments)
 
 
@@ -48,13 +48,14 @@ def _(*inputs):
 def _(*inputs):
     from softperm.transport import gpu  # Triton may be absent where there is no GPU
 
-    *arguments, _gradient = inputs
-    return gpu.forward(*arguments)
+    *arguments, _gradient, largest = inputs
+    return gpu.forward(*arguments, largest=largest)
 
 
 @torch.library.impl(_LIBRARY, "sinkhorn_backward", "CPU")
 def _(*inputs):
-    return cpu.backward(*inputs)
+    *arguments, _largest = inputs
+    return cpu.backward(*arguments)
 
 
 @torch.library.impl(_LIBRARY, "sinkhorn_backward", "CUDA")
@@ -67,7 +68,7 @@ def _(*inputs):
 @torch.library.register_fake("softperm::sinkhorn", lib=_LIBRARY)
 def _(
     scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    iterations, tolerance, gradient,
+    iterations, tolerance, gradient, largest,
 ):  # fmt: skip
     m, b, c = column_mass.shape
     return (
@@ -81,7 +82,7 @@ def _(
 @torch.library.register_fake("softperm::sinkhorn_backward", lib=_LIBRARY)
 def _(
     grad_plan, plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    history, used, error, tolerance, gradient,
+    history, used, error, tolerance, gradient, largest,
 ):  # fmt: skip
     m, b, c = column_mass.shape
     return (
@@ -92,23 +93,23 @@ def _(
 
 
 def _save(ctx, inputs, output):
-    *tensors, _iterations, tolerance, gradient = inputs
+    *tensors, _iterations, tolerance, gradient, largest = inputs
     plan, history, used, error = output
     ctx.mark_non_differentiable(history, used, error)
     ctx.set_materialize_grads(False)  # else zeros as large as the history, for nobody
     ctx.save_for_backward(plan, *tensors, history, used, error)
-    ctx.tolerance, ctx.gradient = tolerance, gradient
+    ctx.settings = tolerance, gradient, largest
 
 
 def _backward(ctx, grad_plan, *_):
     if grad_plan is None:
-        return (None,) * 10
+        return (None,) * 11
     plan, *tensors, history, used, error = ctx.saved_tensors
     d_scores, d_extra, d_bin = sinkhorn_backward_op(
-        grad_plan.contiguous(), plan, *tensors, history, used, error, ctx.tolerance, ctx.gradient
+        grad_plan.contiguous(), plan, *tensors, history, used, error, *ctx.settings
     )
     # Summed over the problems of a model in a fixed order: the same bits on every run.
-    return d_scores, None, None, None, d_extra.sum(1), None, d_bin.sum(1), None, None, None
+    return d_scores, None, None, None, d_extra.sum(1), None, d_bin.sum(1), *(None,) * 4
 
 
 torch.library.register_autograd("softperm::sinkhorn", _backward, setup_context=_save, lib=_LIBRARY)
@@ -117,7 +118,7 @@ torch.library.register_autograd("softperm::sinkhorn", _backward, setup_context=_
 @torch.library.register_vmap("softperm::sinkhorn", lib=_LIBRARY)
 def _(
     info, in_dims, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    iterations, tolerance, gradient,
+    iterations, tolerance, gradient, largest,
 ):  # fmt: skip
     """Lays the problems of all mapped models end to end: one call, whatever their number."""
     size = info.batch_size
@@ -132,7 +133,7 @@ def _(
     outputs = sinkhorn_op(
         scores.flatten(0, 1), (ptr + begin).flatten(0, 1), row_mass.flatten(0, 1),
         column_mass.flatten(0, 1), extra.flatten(0, 1), extra_mass.flatten(0, 1),
-        bin_score.flatten(0, 1), iterations, tolerance, gradient,
+        bin_score.flatten(0, 1), iterations, tolerance, gradient, largest,
     )  # fmt: skip
     plan, *others = outputs
     others = [t.unflatten(0, (size, inner)) for t in others]

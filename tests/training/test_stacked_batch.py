@@ -4,9 +4,13 @@ from itertools import pairwise
 
 import pytest
 import torch
+from samples import collect, random_graph
 
-from softperm.training.stacked_batch import rooms
+from softperm.model import ModelConfig, build
+from softperm.training.stacked_batch import Room, needs, rooms
 from softperm.training.stacked_epochs import worth
+from softperm.training.stacked_outputs import predict_stack
+from softperm.transport import sinkhorn
 
 GENERATOR = torch.Generator().manual_seed(0)
 NEEDS = {
@@ -25,7 +29,7 @@ NEEDS = {
 @pytest.mark.parametrize("kind", NEEDS)
 def test_every_step_fits_into_its_room(kind, levels):
     vertices, edges = NEEDS[kind]
-    made, which = rooms(vertices, edges, levels)
+    made, which = rooms(vertices, edges, vertices, levels)
     assert 1 <= len(made) <= levels
     assert set(which.tolist()) == set(range(len(made)))
     for v, e, level in zip(vertices.tolist(), edges.tolist(), which.tolist(), strict=True):
@@ -37,19 +41,49 @@ def test_every_step_fits_into_its_room(kind, levels):
         assert small.edges <= large.edges
 
 
+def test_a_room_knows_the_largest_graph():
+    graphs = collect([random_graph(n, seed=n) for n in (5, 7, 2, 9)])
+    batches = torch.tensor([[2, 2, -1], [1, 0, -1]])
+    assert Room.for_batches(graphs, batches[0]).graph == 2
+    assert Room.for_batches(graphs, batches).graph == 7
+    _, _, graph = needs(graphs, batches)
+    made, which = rooms(*needs(graphs, batches), levels=2)
+    assert graph.tolist() == [made[level].graph for level in which.tolist()] == [2, 7]
+    assert Room.largest(made).graph == 7
+
+
+def test_stacked_models_are_told_the_largest_graph(monkeypatch):
+    """A GPU is then spared the launches for graphs that cannot come."""
+    told = []
+
+    def solve(*inputs, largest, **others):
+        told.append(largest)
+        return sinkhorn(*inputs, largest=largest, **others)
+
+    monkeypatch.setattr("softperm.permutation.sinkhorn", solve)
+    graphs = collect([random_graph(n, seed=n) for n in (5, 7, 2)])
+    config = ModelConfig(2, latent_vertices=3, hidden=4, attribute_size=3, edge_attribute_size=2)
+    models = [build(config, seed=seed).double() for seed in range(2)]
+    outputs = predict_stack(models, graphs, [torch.tensor([0, 2]), torch.tensor([1])], 2)
+    assert set(told) == {7}
+    for model, found, index in zip(models, outputs, ([0, 2], [1]), strict=True):
+        alone = model.eval()(graphs.batch(torch.tensor(index))).detach()
+        torch.testing.assert_close(found, alone.float())
+
+
 def test_most_steps_do_not_pay_for_a_few_large_ones():
     vertices, edges = NEEDS["few large ones"]
-    made, which = rooms(vertices, edges, 3)
+    made, which = rooms(vertices, edges, vertices, 3)
     assert len(made) == 2
     taken = torch.tensor([room.edges for room in made])[which]
     assert taken.sum() < 0.09 * 9000 * len(which), "an average step needs 0.053 of the largest"
-    assert len(rooms(*NEEDS["alike"], 8)[0]) == 1
+    assert len(rooms(*NEEDS["alike"], NEEDS["alike"][0], 8)[0]) == 1
 
 
 def test_rooms_are_cut_where_it_saves_most():
     """Three rooms for sizes as real collections have them: near to what each step needs."""
     drawn = torch.randn(2000, generator=GENERATOR).mul(0.4).exp().mul(1000).long()
-    made, which = rooms(drawn, torch.zeros_like(drawn), 3)
+    made, which = rooms(drawn, torch.zeros_like(drawn), drawn, 3)
     assert len(made) == 3
     places = torch.tensor([room.vertices for room in made])[which]
     best = min(
@@ -67,5 +101,5 @@ def test_a_recording_must_save_more_time_than_it_takes():
 
 def test_rooms_that_save_too_little_are_not_made():
     vertices, edges = NEEDS["few large ones"]
-    assert len(rooms(vertices, edges, 8, worth=0.93)[0]) == 2
-    assert len(rooms(vertices, edges, 8, worth=0.95)[0]) == 1
+    assert len(rooms(vertices, edges, vertices, 8, worth=0.93)[0]) == 2
+    assert len(rooms(vertices, edges, vertices, 8, worth=0.95)[0]) == 1

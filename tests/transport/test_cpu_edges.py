@@ -194,10 +194,10 @@ def test_models_side_by_side_are_models_one_by_one():
             torch.cat([getattr(p, name) for p in problems])
             for name in ("row_mass", "column_mass", "extra", "extra_mass", "bin_score")
         ),
-        30, 0.0, 0,
+        30, 0.0, 0, -1,
     )  # fmt: skip
     for i, problem in enumerate(problems):
-        alone = sinkhorn_op(*vars(problem).values(), 30, 0.0, 0)
+        alone = sinkhorn_op(*vars(problem).values(), 30, 0.0, 0, -1)
         torch.testing.assert_close(stacked[0][i * v : i * v + v], alone[0], rtol=0, atol=0)
         torch.testing.assert_close(stacked[2][i], alone[2][0], rtol=0, atol=0)
 

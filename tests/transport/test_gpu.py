@@ -204,6 +204,34 @@ def test_models_side_by_side_are_each_as_alone():
 
 
 @law
+@pytest.mark.parametrize("dustbin", [False, True])
+def test_knowing_the_largest_graph_spares_launches_and_changes_nothing(monkeypatch, dustbin):
+    made = []
+    monkeypatch.setattr(gpu, "CHIP", (gpu.Tile(128, 1, 168), gpu.Tile(512, 1, 168)))  # 4, 16 rows
+    monkeypatch.setattr(gpu, "STREAM", gpu.Tile(128, 1, 168))
+    run = gpu.run_side_by_side
+    monkeypatch.setattr(gpu, "run_side_by_side", lambda x, d: (made.append(len(x)), run(x, d)))
+    extra = 2 if dustbin else 1
+    for most, launches in [(17 - extra, 3), (16 - extra, 2), (5 - extra, 2), (4 - extra, 1)]:
+        case = draw([most, 0, 2, 2] * 5, 3, padding=True, dustbin=dustbin)
+        problem = pose(case.scores, case.ptr, **case.arguments())
+        arrays = [getattr(problem, k).detach().to(DEVICE) for k in problem.__dataclass_fields__]
+        found = []
+        for largest in (-1, most, 1000):
+            made.clear()
+            forward = gpu.forward(*arrays, 3, 0.0, largest)
+            plan, history, used, error = forward
+            backward = gpu.backward(
+                case.grad.to(DEVICE), plan, *arrays, history, used, error, 0.0, 1, largest
+            )
+            assert made == [launches if largest == most else 3] * 2
+            found.append((*forward, *backward))
+        for every, promised, loose in zip(*found, strict=True):
+            assert torch.equal(every, promised)
+            assert torch.equal(every, loose)
+
+
+@law
 def test_nothing_to_solve_is_solved():
     none = torch.zeros(1, 1, dtype=torch.int64, device=DEVICE)
     no = {k: torch.zeros(s, device=DEVICE) for k, s in {"v": (0, 3), "b": (1, 0, 3)}.items()}
@@ -222,7 +250,7 @@ def test_more_columns_than_the_kernels_take_are_refused_with_the_remedy():
     with pytest.raises(
         ValueError, match=r"at most 1024 columns.*got 2000; use backend='reference'"
     ):
-        gpu._layout(scores, mass, extra)
+        gpu._layout(scores, mass, extra, -1)
 
 
 def _play(rank: int, programs: int, kernel, arguments):

@@ -28,10 +28,10 @@ def _operands(padding, dustbin, dtype=torch.float64):
 @pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
 def test_operators_keep_torchs_rules(padding, dustbin):
     tensors = _operands(padding, dustbin)
-    torch.library.opcheck(sinkhorn_op, (*tensors, 6, 0.0, 1))
-    plan, history, used, error = sinkhorn_op(*tensors, 6, 0.0, 1)
+    torch.library.opcheck(sinkhorn_op, (*tensors, 6, 0.0, 1, -1))
+    plan, history, used, error = sinkhorn_op(*tensors, 6, 0.0, 1, -1)
     saved = [t.detach() for t in (plan, *tensors, history, used, error)]
-    torch.library.opcheck(sinkhorn_backward_op, (torch.rand_like(saved[0]), *saved, 0.0, 1))
+    torch.library.opcheck(sinkhorn_backward_op, (torch.rand_like(saved[0]), *saved, 0.0, 1, -1))
 
 
 @pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
