@@ -41,8 +41,8 @@ class Tile:
 CHIP = (Tile(1024, 1, 168), Tile(4096, 4, 168), Tile(16384, 16, 128))
 """Tiles of problems that fit on chip: 32, 128 and 512 rows at up to 32 columns."""
 
-STREAM = Tile(8192, 8, 255)
-"""Tiles of larger problems."""
+STREAM = Tile(8192, 8, 128)
+"""Tiles of larger problems: half a multiprocessor, for two trainings that run side by side."""
 
 
 @dataclass(frozen=True)
