@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,7 +140,8 @@ def evaluate(
                 score = NAMES.get(cell.metric, cell.metric)
                 log(f"{cell.dataset}, {cell.model}: {score}: {shown(cell)}")
         if records:
-            made = write_report(_finished(out, records), out, chosen.title)
+            done, left = _finished(out, records)
+            made = write_report(done, out, chosen.title, list(dict.fromkeys([*failed, *left])))
             log(f"open {made['html']} in a browser")
             cells = cells_of(records)
             told = {f"{c.dataset} {c.model}": shown(c) for c in cells}
@@ -313,19 +313,24 @@ def _short(choices: dict[str, Any], name: str) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _finished(out: Path, now: list[Record]) -> list[Record]:
+def _finished(out: Path, now: list[Record]) -> tuple[list[Record], list[str]]:
     """All records of the systems and datasets that the folder has finished, now or earlier.
 
-    Earlier ones of a file that has changed since are left out.
+    Earlier ones of a file that has changed since are left out, and sentences say what was begun.
     """
     from softperm.lab.records import find_records
     from softperm.lab.tables import by_pair, cells_of
 
     graphs = {record.run.dataset: record.fingerprint for record in now}
     done: list[Record] = []
-    for (dataset, _), group in by_pair(find_records(out / "records")).items():
-        with suppress(ValueError):  # broken off
+    left: list[str] = []
+    for pair, group in by_pair(find_records(out / "records")).items():
+        try:
             cells_of(group)
-            if graphs.get(dataset, group[0].fingerprint) == group[0].fingerprint:
-                done += group
-    return done
+            there = group[0].fingerprint
+            if graphs.get(pair[0], there) != there:
+                raise ValueError(f"{', '.join(pair)}: was measured on other graphs or splits")
+            done += group
+        except ValueError as problem:
+            left.append(str(problem))
+    return done, left

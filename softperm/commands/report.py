@@ -64,7 +64,7 @@ def report(
     if collect:
         records = collect_records(records, out / "records")
     say(f"{len(records):,} records: writing tables and drawing curves")
-    made = write_report(records, out, title or _title(out))
+    made = write_report(records, out, title or _title(out), unfinished)
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
     cells = in_order(cells)
     if as_json:

@@ -132,7 +132,6 @@ def train(
     }  # fmt: skip
     if not 0 <= test_fraction < 1:
         raise ValueError(f"--test-fraction must be at least 0 and below 1; got {test_fraction}")
-    new = ready_folder(out)
     if (out / "result.json").exists():
         raise ValueError(f"{out} holds a finished run: choose another --out, or delete it")
     wanted = None if target is None else [name.strip() for name in target.split(",")]
@@ -145,7 +144,7 @@ def train(
         asked = {"dataset": dataset, "target": wanted, "data_root": str(data_root or "")}
         asked |= {"categories": categories, "capacity": _capacity(capacity)}
         machine = {"device": device, "devices": devices, "nodes": nodes, "precision": precision}
-        _train_dataset(asked, model, fit, schedule, machine, out, new, progress, as_json)
+        _train_dataset(asked, model, fit, schedule, machine, out, progress, as_json)
         return
     settings = {
         **model, **fit, "capacity": _capacity(capacity), "validation_fraction": validation_fraction,
@@ -154,7 +153,7 @@ def train(
     assert data is not None
     from softperm.commands.runs import choose_task, read_with_targets, train_run
 
-    with logging_to(out / "log.txt", new) as log:
+    with logging_to(out / "log.txt", ready_folder(out)) as log:
         with counting("reading graphs") as count:
             file = read_with_targets(data, wanted, smiles_column, symmetrise, count)
         log(f"{file.name}: {len(file.graphs)} graphs, targets {', '.join(file.targets)}")
@@ -175,7 +174,6 @@ def _train_dataset(
     schedule: dict[str, Any],
     machine: dict[str, Any],
     out: Path,
-    new: bool,
     progress: bool,
     as_json: bool,
 ) -> None:
@@ -187,7 +185,7 @@ def _train_dataset(
 
     settings, plan = FitConfig(**fit), Schedule(**schedule)
     fabric = connect(**{**machine, "device": find_device(machine["device"])})
-    first = fabric.is_global_zero
+    first, new = fabric.is_global_zero, ready_folder(out)
     with logging_to(out / "log.txt", new) if first else nullcontext(lambda message: None) as log:
         root = Path(asked["data_root"]) if asked["data_root"] else None
         bars = progress and first and sys.stderr.isatty()

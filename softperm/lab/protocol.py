@@ -293,7 +293,8 @@ class _Desk:
         first = job.runs[0]
         self.live[job.name] = epoch * len(job.runs)
         share = (self.behind + sum(self.live.values())) / self.size
-        doing = f"{first.model}, {first.stage}, {len(job.runs)} models, epoch {epoch}"
+        models = f"{len(job.runs)} model{'s' if len(job.runs) > 1 else ''}"
+        doing = f"{first.model}, {first.stage}, {models}, epoch {epoch}"
         self.say(doing, min(share, 1.0))
 
     def _path(self, job: Job) -> Path:

@@ -149,9 +149,36 @@ def read_recipe(name: str) -> Recipe:
         raise ValueError(f"{path}: {problem}") from None
 
 
-def published() -> dict[str, dict[str, dict[str, Any]]]:
-    """The paper's own numbers: recipe, then system, then dataset; [mean, deviation] or a figure."""
-    return _read(_find("published"))
+@dataclass(frozen=True)
+class Quoted:
+    """A number of the paper.
+
+    Attributes:
+        mean: as printed; None where the paper writes OOR.
+        std: as printed; None where it gives none.
+    """
+
+    mean: float | None
+    std: float | None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "OOR"
+        return f"{self.mean:g}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+
+
+def quoted(dataset: str, model: str) -> Quoted | None:
+    """What the paper gives for a system on a dataset, if it does.
+
+    The file has tables by recipe, then system, then dataset: [mean, deviation], or a figure.
+    """
+    for table in _read(_find("published")).values():
+        found = table.get(model, {}).get(dataset)
+        if isinstance(found, list):
+            return Quoted(found[0], found[1])
+        if found is not None:
+            return Quoted(None, None) if found == "OOR" else Quoted(found, None)
+    return None
 
 
 def _find(name: str) -> Path:

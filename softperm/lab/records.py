@@ -216,4 +216,7 @@ def _read(line: bytes, where: str) -> Record:
         return Record(run=run, circumstances=circumstances, **numbers)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as problem:
         detail = f"{type(problem).__name__}: {problem}"
-        raise ValueError(f"{where} is no record of a training ({detail})") from None
+        raise ValueError(
+            f"{where} is no record of a training ({detail}); a damaged file may be deleted: the "
+            "same evaluation makes it again"
+        ) from None

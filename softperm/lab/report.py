@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from softperm.datasets.catalogue import known_names
 from softperm.folder import write_atomically
 from softperm.lab.page import Page
-from softperm.lab.recipes import published
+from softperm.lab.recipes import quoted
 from softperm.lab.records import Record
 from softperm.lab.systems import find_system, system_names
 from softperm.lab.tables import Cell, cells_of, paired_tests
@@ -25,31 +24,16 @@ PER_CENT = ("accuracy", "roc_auc", "average_precision")
 NAMES = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
 
 
-@dataclass(frozen=True)
-class Quoted:
-    """A number of the paper.
-
-    Attributes:
-        mean: as printed; None where the paper writes OOR.
-        std: as printed; None where it gives none.
-    """
-
-    mean: float | None
-    std: float | None
-
-    def __str__(self) -> str:
-        if self.mean is None:
-            return "OOR"
-        return f"{self.mean:g}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
-
-
-def write_report(records: Iterable[Record], folder: Path, title: str) -> dict[str, Path]:
+def write_report(
+    records: Iterable[Record], folder: Path, title: str, missing: Sequence[str] = ()
+) -> dict[str, Path]:
     """Writes every form of the report.
 
     Args:
         records: of any number of datasets and systems.
         folder: where; made if missing.
         title: of the page.
+        missing: sentences on what the tables lack.
 
     Returns:
         Where each form is: ``markdown``, ``latex``, ``csv``, ``html``.
@@ -62,7 +46,7 @@ def write_report(records: Iterable[Record], folder: Path, title: str) -> dict[st
         raise ValueError("there are no records to report on")
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "markdown": ("table.md", markdown(cells, title)),
+        "markdown": ("table.md", markdown(cells, title, missing)),
         "latex": ("table.tex", latex(cells)),
         "csv": ("table.csv", as_csv(cells)),
     }
@@ -73,7 +57,7 @@ def write_report(records: Iterable[Record], folder: Path, title: str) -> dict[st
         if figure is not None:
             figure.savefig(folder / f"curves-{dataset}.png", dpi=120)
             figure.savefig(folder / f"curves-{dataset}.svg")
-    _page(cells, drawn, title).save(folder / "report.html")
+    _page(cells, drawn, title, missing).save(folder / "report.html")
     made = {form: folder / name for form, (name, _) in texts.items()}
     return {**made, "html": folder / "report.html"}
 
@@ -94,22 +78,13 @@ def _rank(model: str) -> tuple[int, str]:
     return system_names().index(base), variant
 
 
-def quoted(dataset: str, model: str) -> Quoted | None:
-    """What the paper gives for a system on a dataset, if it does."""
-    for table in published().values():
-        found = table.get(model, {}).get(dataset)
-        if isinstance(found, list):
-            return Quoted(found[0], found[1])
-        if found is not None:
-            return Quoted(None, None) if found == "OOR" else Quoted(found, None)
-    return None
-
-
 def shown(cell: Cell) -> str:
-    """Mean ± standard deviation, in per cent where the score is a share."""
+    """Mean ± standard deviation if there is one, in per cent where the score is a share."""
     if cell.metric in PER_CENT:
-        return f"{100 * cell.mean:.1f} ± {100 * cell.std:.1f}"
-    return f"{cell.mean:.4g} ± {cell.std:.2g}" if len(cell.scores) > 1 else f"{cell.mean:.4g}"
+        mean, std = f"{100 * cell.mean:.1f}", f"{100 * cell.std:.1f}"
+    else:
+        mean, std = f"{cell.mean:.4g}", f"{cell.std:.2g}"
+    return f"{mean} ± {std}" if len(cell.scores) > 1 else mean
 
 
 def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
@@ -135,6 +110,7 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
     made = []
     for cell in cells:
         factor = 100 if cell.metric in PER_CENT else 1
+        several = len(cell.scores) > 1
         paper = quoted(cell.dataset, cell.model)
         gap = ""
         if paper is not None and paper.mean is not None:
@@ -145,8 +121,8 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
                 "model": _title(cell.model),
                 "metric": NAMES.get(cell.metric, cell.metric),
                 "mean": f"{factor * cell.mean:.4g}",
-                "std": f"{factor * cell.std:.3g}",
-                "standard error": f"{factor * cell.error:.3g}",
+                "std": f"{factor * cell.std:.3g}" if several else "",
+                "standard error": f"{factor * cell.error:.3g}" if several else "",
                 "paper (quoted)": "" if paper is None else str(paper),
                 "difference": gap,
                 "folds × runs": f"{cell.folds} × {cell.runs}",
@@ -198,17 +174,24 @@ def tests(cells: Sequence[Cell]) -> list[dict[str, str]]:
             "first": _title(t.first),
             "second": _title(t.second),
             "difference": _signed((100 if t.metric in PER_CENT else 1) * t.difference),
-            "p, corrected t": f"{t.corrected_t:.3f}",
-            "p, Wilcoxon": f"{t.wilcoxon:.3f}",
+            "p, corrected t": _chance(t.corrected_t),
+            "p, Wilcoxon": _chance(t.wilcoxon),
         }
         for t in paired_tests(cells)
     ]
 
 
-def markdown(cells: Sequence[Cell], title: str) -> str:
+def _chance(p: float) -> str:
+    """A p-value with three places."""
+    return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
+
+
+def markdown(cells: Sequence[Cell], title: str, missing: Sequence[str] = ()) -> str:
     """The report as Markdown."""
     head, rows = grid(cells)
     parts = [f"# {title}", _caption(cells), _pipes(head, rows)]
+    if missing:
+        parts.append(f"Not in the tables: {'; '.join(missing)}.")
     listed = details(cells)
     parts.append(_pipes(list(listed[0]), [list(row.values()) for row in listed]))
     if compared := tests(cells):
@@ -269,11 +252,15 @@ def curves(cells: Sequence[Cell]) -> Figure | None:
     return figure
 
 
-def _page(cells: Sequence[Cell], drawn: dict[str, Figure | None], title: str) -> Page:
+def _page(
+    cells: Sequence[Cell], drawn: dict[str, Figure | None], title: str, missing: Sequence[str]
+) -> Page:
     page = Page(title)
     page.paragraph(_caption(cells))
     head, rows = grid(cells)
     page.table([dict(zip(head, row, strict=True)) for row in rows])
+    if missing:
+        page.paragraph(f"Not in the tables: {'; '.join(missing)}.")
     page.heading("Details")
     page.table(details(cells))
     if compared := tests(cells):

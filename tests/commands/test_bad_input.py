@@ -161,6 +161,19 @@ def test_what_fails_at_once_leaves_no_folder(tmp_path):
     assert list((tmp_path / "empty").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dataset", "MUTAG", "--epochs", 0), "epochs must be a whole number"),
+        (("--dataset", "MUTAG", "--max-time", "soon"), "--max-time must be a time span"),
+        (("--dataset", "MUTAG", "--capacity", "big"), "--capacity must be auto"),
+    ],
+)
+def test_an_option_that_makes_no_sense_leaves_no_folder(options, message, tmp_path):
+    refused(message, "train", *options, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_log_that_is_moved_away_hides_no_error(tmp_path):
     path = tmp_path / "log.txt"
 

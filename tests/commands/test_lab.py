@@ -120,6 +120,13 @@ def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
     assert "MISSING-ONE: " in last
     assert "TINY: diffpool, folds [0]: " in last
     assert (tmp_path / "out" / "report.html").exists()
+    (told,) = (
+        line
+        for line in (tmp_path / "out" / "table.md").read_text().splitlines()
+        if line.startswith("Not in the tables: ")
+    )
+    assert "MISSING-ONE: " in told
+    assert told.count("TINY: diffpool, folds [0]: ") == 1
 
 
 def test_datasets_are_loaded_in_their_turn_and_names_are_looked_at_first(monkeypatch):

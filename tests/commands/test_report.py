@@ -61,7 +61,10 @@ def test_what_has_not_finished_is_left_out_and_named(evaluated, tmp_path):
     assert sentence.endswith("are missing; let it finish")
     kept = [path.name for path in (tmp_path / "out" / "records").iterdir()]
     assert kept == ["rings.wl-kernel.jsonl"]
-    assert "π-GNN" not in (tmp_path / "out" / "table.md").read_text()
+    for page in ("table.md", "report.html"):
+        text = (tmp_path / "out" / page).read_text()
+        assert "π-GNN" not in text
+        assert f"Not in the tables: {sentence.removeprefix('left out: ')}." in text
 
 
 def test_nothing_is_written_where_nothing_has_finished(evaluated, tmp_path):

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from lab.test_tables import OTHER, SCORES, record, table
 
-from softperm.lab.report import details, latex, markdown, quoted, write_report
+from softperm.lab import report
+from softperm.lab.recipes import quoted
+from softperm.lab.report import details, latex, markdown, shown, write_report
 from softperm.lab.tables import cells_of
 
 RECORDS = [*table(SCORES), *table(OTHER, "pi-gnn-d")]
@@ -18,6 +20,20 @@ def test_the_papers_numbers_stand_below_ours_and_are_marked():
     ours = f"{100 * SCORES.mean():.1f} ± {100 * SCORES.mean(1).std():.1f}"
     assert f"| π-GNN | {ours} |\n| π-GNN, paper (quoted) | 86.1 ± 8.4 |" in text
     assert "| π-GNN-d, paper (quoted) | 84.9 ± 5.7 |" in text
+
+
+def test_one_run_has_no_deviation():
+    once = [replace(r, run=replace(r.run, folds=1)) for r in table(SCORES[:1, :1])]
+    (cell,) = cells_of(once)
+    (line,) = details([cell])
+    assert shown(cell) == f"{100 * SCORES[0, 0]:.1f}"
+    assert line["std"] == line["standard error"] == ""
+
+
+def test_no_chance_is_said_to_be_zero():
+    far = cells_of([*table(SCORES), *table(SCORES - 0.3 - 1e-4 * OTHER, "pi-gnn-d")])
+    (line,) = report.tests(far)
+    assert (line["p, corrected t"], line["p, Wilcoxon"]) == ("< 0.001", "0.002")
 
 
 def test_what_rounding_leaves_of_a_difference_is_none():
