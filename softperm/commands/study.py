@@ -61,8 +61,11 @@ def runtime(
     import json
     from dataclasses import asdict
 
+    import torch
+
     from softperm.estimators.preparation import find_device
     from softperm.folder import write_atomically
+    from softperm.lab.records import device_name, versions
     from softperm.lab.studies import runtime as study
 
     device = str(find_device(device))
@@ -71,7 +74,14 @@ def runtime(
         over_n, over_p = study.run(
             epochs=epochs, naive_epochs=naive_epochs, device=device, say=stage
         )
-    kept = {"over_n": [asdict(t) for t in over_n], "over_p": [asdict(t) for t in over_p]}
+    kept = {
+        "device": device_name(torch.device(device)),
+        "versions": versions(),
+        "epochs": epochs,
+        "naive_epochs": naive_epochs,
+        "over_n": [asdict(t) for t in over_n],
+        "over_p": [asdict(t) for t in over_p],
+    }
     write_atomically(out / "runtime.json", (json.dumps(kept, indent=1) + "\n").encode())
     page = study.write(over_n, over_p, out, device)
     ratios = [t.naive / t.ours for t in (*over_n, *over_p)]

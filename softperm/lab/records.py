@@ -43,6 +43,15 @@ class Run:
     seed: int
 
 
+def versions() -> dict[str, str]:
+    """Versions of what numbers and times may depend on."""
+    return {
+        "softperm": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
 @dataclass(frozen=True)
 class Circumstances:
     """What a training cost and where; none of it changes the numbers it gave.
@@ -59,13 +68,7 @@ class Circumstances:
     stacked: int
     memory: int
     device: str
-    versions: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "softperm": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
-    )
+    versions: Mapping[str, str] = field(default_factory=versions)
 
 
 @dataclass(frozen=True)

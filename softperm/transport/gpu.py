@@ -308,7 +308,7 @@ def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Te
         kernel = scores.new_empty(v + layout.problems * layout.extra, layout.columns)
     else:
         kernel = result  # K has the shape of the result, which is written last
-    board = scores.new_empty(2 * layout.slots * layout.columns, dtype=torch.float64)
+    board = scores.new_empty(4 * layout.slots * layout.columns, dtype=torch.float64)
     counter = scores.new_zeros(layout.problems + 1, dtype=torch.int32)
     return kernel, board, counter
 

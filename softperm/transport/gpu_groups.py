@@ -66,11 +66,11 @@ def locate(ptr, problems, B, lower, q, rows, R: tl.constexpr, GROUP: tl.constexp
 @no_type_check
 def exchange(
     x, board, counter, place, parts, turn, C,
-    LARGEST: tl.constexpr, GROUP: tl.constexpr, J: tl.constexpr, L: tl.constexpr,
+    GROUP: tl.constexpr, J: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Sum, or largest, of x (J, 1, L) over the parts of a problem: the same bits in all of them.
+    """Sum of x (J, 1, L) over the parts of a problem: the same bits in all of them.
 
-    ``board`` has two pages with a vector for each part, used in turns: who writes a page for the
+    ``board`` has two pages with two vectors for each part, used in turns: who writes a page for the
     second time has seen every part arrive at the other page, so all have read the first.
 
     Returns:
@@ -79,24 +79,58 @@ def exchange(
     x = x.to(board.dtype.element_ty)
     turn += parts * 0
     if parts > 1:
-        page = board + (turn % 2) * parts * C
-        store_columns(page + place * C, x, C, J, L)
-        tl.debug_barrier()
-        tl.atomic_add(counter, 1, sem="release")
-        while tl.atomic_add(counter, 0, sem="acquire") < parts * (turn + 1):
-            pass
-        at = flat_rows(J, GROUP)
-        col = flat_columns(J, GROUP, L)
-        every = tl.load(
-            page + at * C + col,
-            mask=(at < parts) & (col < C),
-            other=LOWEST if LARGEST else 0.0,
-            cache_modifier=".cg",
-        )
-        every = tl.reshape(every, (J, GROUP, L))
-        if LARGEST:
-            x = tl.max(every, 1, keep_dims=True)
-        else:
-            x = over_rows(every)
-        turn += 1
+        page = board + (turn % 2) * parts * 2 * C
+        store_columns(page + place * 2 * C, x, C, J, L)
+        turn = _meet(counter, parts, turn)
+        x = over_rows(_read(page, parts, C, 0.0, GROUP, J, L))
     return x, turn
+
+
+@triton.jit
+@no_type_check
+def exchange_sums(
+    top, total, board, counter, place, parts, turn, C,
+    GROUP: tl.constexpr, J: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """As ``exchange``, for sums ``total`` in units of exp(top), which each part has of its own.
+
+    Returns:
+        The largest top, the sum in its units in the type of the board, and the next turn.
+    """
+    dtype: tl.constexpr = total.dtype
+    total = total.to(board.dtype.element_ty)
+    turn += parts * 0
+    if parts > 1:
+        page = board + (turn % 2) * parts * 2 * C
+        store_columns(page + place * 2 * C, top, C, J, L)
+        store_columns(page + place * 2 * C + C, total, C, J, L)
+        turn = _meet(counter, parts, turn)
+        tops = _read(page, parts, C, LOWEST, GROUP, J, L)
+        totals = _read(page + C, parts, C, 0.0, GROUP, J, L)
+        top = tl.max(tops, 1, keep_dims=True)
+        total = over_rows(totals * tl.exp((tops - top).to(dtype)))
+    return top, total, turn
+
+
+@triton.jit
+@no_type_check
+def _meet(counter, parts, turn):
+    """Waits for all parts of a problem; what they wrote before can be read then."""
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release")
+    while tl.atomic_add(counter, 0, sem="acquire") < parts * (turn + 1):
+        pass
+    return turn + 1
+
+
+@triton.jit
+@no_type_check
+def _read(
+    page, parts, C, other: tl.constexpr, GROUP: tl.constexpr, J: tl.constexpr, L: tl.constexpr
+):
+    """The first vectors of all parts on a page: (J, GROUP, L)."""
+    at = flat_rows(J, GROUP)
+    col = flat_columns(J, GROUP, L)
+    inside = (at < parts) & (col < C)
+    every = tl.load(page + at * 2 * C + col, mask=inside, other=other, cache_modifier=".cg")
+    return tl.reshape(every, (J, GROUP, L))

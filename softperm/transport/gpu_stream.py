@@ -13,7 +13,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from softperm.transport.gpu_groups import exchange, locate, rows_per_part
+from softperm.transport.gpu_groups import exchange, exchange_sums, locate, rows_per_part
 from softperm.transport.gpu_rules import (
     EMPTY,
     LOWEST,
@@ -128,7 +128,7 @@ def forward_stream(
                 plan + start * P, history + problem * iterations * C,
                 used + problem, error + problem,
                 kernel + start * C, potential + start, V + problem * R - start,
-                board + (q - place) * 2 * C, counter + problem, place, parts,
+                board + (q - place) * 4 * C, counter + problem, place, parts,
                 lo, tl.minimum(lo + size, n + R), n, P, iterations, tolerance,
                 J, N, L, R, BIN, FAST, GROUP,
             )  # fmt: skip
@@ -182,7 +182,7 @@ def _solve(
                 _store_potential(potential, row_potential(s, v, a), beyond, first, hi, n, N, R)
                 c += over_rows(k * a)
             tl.debug_barrier()
-        c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
+        c_all, turn = exchange(c, board, counter, place, parts, turn, C, GROUP, J, L)
         if place == 0:
             store_columns(history + t * C, v + tl.log(y), C, J, L)
         t += 1
@@ -233,7 +233,7 @@ def _sum_columns(
         total += total_here * tl.exp((top_here - higher).to(dtype))
         top = higher
     tl.debug_barrier()  # K and the potentials, which were read here, are written next
-    top_all, turn = exchange(top, board, counter, place, parts, turn, C, True, GROUP, J, L)
-    total *= tl.exp((top - top_all).to(dtype))
-    total_all, turn = exchange(total, board, counter, place, parts, turn, C, False, GROUP, J, L)
-    return top_all, total_all.to(dtype), turn
+    top, total_all, turn = exchange_sums(
+        top, total, board, counter, place, parts, turn, C, GROUP, J, L
+    )
+    return top, total_all.to(dtype), turn

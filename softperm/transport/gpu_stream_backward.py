@@ -73,7 +73,7 @@ def backward_stream(
                 history + problem * iterations * C, used + problem,
                 d_scores + start * P, d_extra + problem * R * C, d_bin + problem,
                 kernel + start * C, V + problem * R - start,
-                board + (q - place) * 2 * C, counter + problem, place, parts, trail,
+                board + (q - place) * 4 * C, counter + problem, place, parts, trail,
                 lo, tl.minimum(lo + size, n + R), n, P, iterations, implicit,
                 J, N, L, R, BIN, FAST, GROUP,
             )  # fmt: skip
@@ -104,7 +104,7 @@ def _gradient(
         store_kernel(kernel, k, beyond, first, hi, n, C, J, N, L, R)
         gv += over_rows(first_term(grad + first * P, k, a * scale, n - first, P, J, N, L))
     tl.debug_barrier()
-    gv_all, turn = exchange(gv, board, counter, place, parts, 0, C, False, GROUP, J, L)
+    gv_all, turn = exchange(gv, board, counter, place, parts, 0, C, GROUP, J, L)
     gv = gv_all.to(dtype)
     solved = last < 0
     total = tl.zeros([J, 1, L], dtype)
@@ -139,7 +139,7 @@ def _gradient(
         if BIN:
             bins += over_rows(tl.where((row_ids(N) < vertices) & (col == P), ds, 0.0))
     if BIN:
-        all_bins, turn = exchange(bins, board, counter, place, parts, turn, C, False, GROUP, J, L)
+        all_bins, turn = exchange(bins, board, counter, place, parts, turn, C, GROUP, J, L)
         if place == 0:
             tl.store(d_bin + col * 0, all_bins, mask=col == P)
 
@@ -167,7 +167,7 @@ def _neumann(
             a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
             k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
             c += over_rows(k * (a * over_columns(k * beta)))
-        c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
+        c_all, turn = exchange(c, board, counter, place, parts, turn, C, GROUP, J, L)
         beta = c_all.to(dtype) * per_b
         before = now
         now = spread(beta, per_b)
@@ -213,7 +213,7 @@ def _walk_back(
                 share = gv * shares(s, row_potential(s, v, a), v_this, per_b)
                 c += over_rows(k * over_columns(share))
             tl.debug_barrier()
-        c_all, turn = exchange(c, board, counter, place, parts, turn, C, False, GROUP, J, L)
+        c_all, turn = exchange(c, board, counter, place, parts, turn, C, GROUP, J, L)
         gv = y * c_all.to(dtype)
         store_columns(trail + (t - 2) * C, gv, C, J, L)
         t -= 1
