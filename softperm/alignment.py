@@ -27,7 +27,7 @@ def align_adjacency(
         d: soft permutations of all graphs, vertices laid end to end.
         edge_index: directed edges (i, j), numbered over the whole batch.
         ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
-        edge_weight: entries of A; 1 by default.
+        edge_weight: entries of A; 1 by default. They carry no gradient.
         canonical: promises sorted, symmetric edges; see :func:`softperm.ragged.propagate`.
 
     Example:
@@ -59,7 +59,10 @@ def align_edge_attributes(
     *,
     canonical: bool = False,
 ) -> Float[Tensor, "B P P Fe"]:
-    r"""The aligned edge attributes: :math:`D^\top A_c D` for each channel c (Section 4.2)."""
+    r"""The aligned edge attributes: :math:`D^\top A_c D` for each channel c (Section 4.2).
+
+    Gradients reach D, not the edges' attributes.
+    """
     channels = [
         align_adjacency(d, edge_index, ptr, weight, canonical=canonical)
         for weight in edge_attr.to(d.dtype).unbind(1)

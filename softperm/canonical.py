@@ -189,7 +189,7 @@ def _check_undirected(
     raw: RawGraph, where: str, both: np.ndarray, first: np.ndarray, reverse: np.ndarray
 ) -> None:
     """Raise if an edge has one direction only, or its directions carry different things."""
-    remedy = "pass symmetrise=True to take every edge as undirected"
+    remedy = "read it with symmetrise=True (as_graphs has it) to take every edge as undirected"
     if not both.all() and (both.any() or not raw.once):
         edge = raw.edge(int(first[~both].min()))
         raise ValueError(

@@ -135,18 +135,26 @@ def prepare(batch: GraphBatch) -> GraphBatch:
     """
     if getattr(batch, "canonical", False):
         return batch
-    v, (row, col) = int(batch.ptr[-1]), batch.edge_index
+    if getattr(batch, "ptr", None) is None:
+        raise ValueError("expected a PyG Batch, got one graph: Batch.from_data_list([graph])")
+    v, (row, col) = int(batch.ptr[-1]), batch.edge_index.long()
+    if row.numel() and not 0 <= int(batch.edge_index.min()) <= int(batch.edge_index.max()) < v:
+        raise ValueError(f"the batch has edges at vertices outside 0 to {v - 1}")
     codes, order = (row * v + col).sort()
     if not torch.equal(codes, (col * v + row).sort().values) or bool((row == col).any()):
         raise ValueError(
             "the batch must hold simple undirected graphs, both directions of every edge and no "
             "self-loops; softperm.graphs.as_graphs makes such graphs of yours"
         )
+    back = (col * v + row).argsort()  # each edge's other direction
     batch = batch.clone()
-    batch.edge_index = batch.edge_index[:, order]
+    batch.edge_index = torch.stack([row[order], col[order]])
     for key in ("edge_attr", "edge_label", "edge_weight"):
         if isinstance(getattr(batch, key, None), Tensor):
-            batch[key] = batch[key][order]
+            there, value = batch[key][back], batch[key][order]
+            if not torch.allclose(value.double(), there.double(), equal_nan=True):
+                raise ValueError(f"the two directions of an edge must have the same {key}")
+            batch[key] = value
     if getattr(batch, "structure", None) is None:
         batch.structure = structural_features(batch.edge_index, batch.ptr)
     batch.canonical = True

@@ -93,6 +93,10 @@ def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
 def _listed(objs: Any) -> list[Any]:
     """The user's graphs as a list, or an error if that is not what was passed."""
     expected = "expected a list of graphs"
+    if isinstance(objs, np.ndarray) and objs.ndim == 1 and objs.dtype.kind in "OU":
+        objs = objs.tolist()  # graphs or SMILES, held as scikit-learn and pandas hold them
+    if isinstance(objs, Batch):
+        raise ValueError(f"{expected}, got a PyG Batch; pass batch.to_data_list()")
     for kind in _KINDS:
         if kind.holds(objs) and not (kind is _DENSE and objs.ndim == 3):
             raise ValueError(f"{expected}, got {kind.name} by itself; put it in a list: [graph]")
@@ -190,7 +194,8 @@ def _read_pair(pair: Sequence, where: str) -> RawGraph:
     edges, num_nodes = pair
     if num_nodes < 0:
         raise ValueError(f"{where} has {num_nodes} vertices; expected at least 1")
-    edges = edges if isinstance(edges, (np.ndarray, torch.Tensor)) else list(edges)
+    if edges is not None and not isinstance(edges, (np.ndarray, torch.Tensor)):
+        edges = list(edges)
     return RawGraph(int(num_nodes), _ends(edges, (-1, 2), "the edge list", where).T, once=True)
 
 
@@ -214,7 +219,7 @@ def _ends(edges: Any, shape: tuple[int, int], what: str, where: str) -> np.ndarr
 
 def _read_sparse(matrix: Any, where: str) -> RawGraph:
     if isinstance(matrix, torch.Tensor):
-        matrix = matrix.detach().cpu().to_sparse_coo().coalesce()
+        matrix = _plain(matrix).to_sparse_coo().coalesce()
         _check_matrix(matrix.shape, matrix.values().numpy().dtype, where)
         row, column = matrix.indices().numpy()
         values = matrix.values().numpy()
@@ -227,12 +232,16 @@ def _read_sparse(matrix: Any, where: str) -> RawGraph:
 
 
 def _read_dense(matrix: Any, where: str) -> RawGraph:
-    array = (
-        matrix.detach().cpu().numpy() if isinstance(matrix, torch.Tensor) else np.asarray(matrix)
-    )
+    array = _plain(matrix).numpy() if isinstance(matrix, torch.Tensor) else np.asarray(matrix)
     _check_matrix(array.shape, array.dtype, where)
     row, column = np.nonzero(array)
     return _from_entries(row, column, array[row, column], len(array))
+
+
+def _plain(matrix: torch.Tensor) -> torch.Tensor:
+    """On the CPU, in a type that NumPy has."""
+    matrix = matrix.detach().cpu()
+    return matrix.float() if matrix.dtype == torch.bfloat16 else matrix
 
 
 def _from_entries(

@@ -111,6 +111,30 @@ def test_preparing_a_users_batch_sorts_edges_with_what_they_carry():
     assert torch.equal(shuffled.edge_index, before)
 
 
+@pytest.mark.parametrize("field", ["edge_weight", "edge_attr"])
+def test_directions_of_an_edge_that_differ_are_refused(field):
+    """Gradients would be wrong: they rely on symmetry."""
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    values = torch.tensor([1.0, 1.0, 2.0, 2.0])
+    values = values[:, None] if field == "edge_attr" else values
+    batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=3, **{field: values})])
+    assert torch.equal(prepare(batch)[field], values)
+    values[3] = 5.0
+    batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=3, **{field: values})])
+    with pytest.raises(
+        ValueError, match=f"the two directions of an edge must have the same {field}"
+    ):
+        prepare(batch)
+
+
+def test_what_is_no_batch_of_sound_graphs_is_refused():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match="expected a PyG Batch, got one graph"):
+        prepare(Data(edge_index=edges, num_nodes=2))
+    with pytest.raises(ValueError, match="edges at vertices outside 0 to 2"):
+        prepare(Batch.from_data_list([Data(edge_index=edges + 2, num_nodes=3)]))
+
+
 def test_a_batch_of_a_collection_passes_as_it_is():
     batch = COLLECTION.batch(torch.tensor([0, 1]))
     assert prepare(batch) is batch

@@ -154,6 +154,7 @@ BAD_LISTS = {
     "one pair": (([(0, 1)], 2), "got an (edge list, number of vertices) pair by itself"),
     "one string": ("CCO", "got a SMILES string by itself"),
     "one matrix": (np.eye(2), "got a dense matrix by itself"),
+    "a batch": (Batch.from_data_list([data_with()]), "got a PyG Batch; pass batch.to_data_list()"),
     "a dict": ({"a": path()}, "expected a list of graphs, got a dict"),
     "a number": (3, "expected a list of graphs, got an int"),
     "two kinds": (

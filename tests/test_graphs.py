@@ -299,3 +299,17 @@ def test_smiles_become_molecules():
     assert ethanol.label == ["C", "C", "O"]
     assert ethanol.edge_label == ["SINGLE"] * 4
     assert carbon.edge_index.shape == (2, 0)
+
+
+def test_graphs_may_lie_in_an_array_as_scikit_learn_holds_them():
+    graphs = [nx.path_graph(n) for n in (2, 3, 4)]
+    held = np.empty(3, dtype=object)
+    held[:] = graphs
+    assert [g.num_nodes for g in as_graphs(held[[2, 0]])] == [4, 2]
+    assert [g.num_nodes for g in as_graphs(np.array(["CCO", "CC"]))] == [3, 2]
+
+
+def test_a_matrix_of_half_precision_is_read():
+    matrix = torch.tensor([[0, 0.5], [0.5, 0]]).bfloat16()
+    for form in (matrix, matrix.to_sparse()):
+        assert as_graph(form).edge_weight.tolist() == [0.5, 0.5]

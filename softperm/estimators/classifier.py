@@ -30,6 +30,7 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
 
     def decide(self, chances: np.ndarray) -> np.ndarray:
         """What :meth:`predict` makes of the probabilities that :meth:`predict_proba` gives."""
+        self._check_fitted()
         if isinstance(self.task_, MultiLabel):
             return (chances > 0.5).astype(np.int64)
         return self.classes_[chances.argmax(axis=1)]
@@ -44,6 +45,8 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
         """Accuracy; for a matrix of answers, the ROC-AUC averaged over its columns."""
         self._check_fitted()
         if isinstance(self.task_, MultiLabel):
+            if sample_weight is not None:
+                raise ValueError("sample_weight is for classes, not for a matrix of answers")
             return self.task_.score(self._outputs(graphs), self._encode_targets(y, len(graphs)))
         return super().score(graphs, y, sample_weight)
 

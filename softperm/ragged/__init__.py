@@ -8,6 +8,7 @@ largest values over neighbours and over graphs: :func:`neighbour_maximum` and :f
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from softperm.ragged.maximum import graph_maximum, neighbour_maximum, owners
 from softperm.ragged.operators import pool_op, propagate_op, spread_op
 
 __all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]
+
+HALF = (torch.float16, torch.bfloat16)
+"""Types that the kernels do not take: they are widened, and sums keep their digits."""
 
 
 def propagate(
@@ -39,9 +43,12 @@ def propagate(
     if edge_weight is None:
         edge_weight = x.new_ones(edge_index.shape[1])
     edge_weight = edge_weight.detach().to(x.dtype)
+    half = x.dtype in HALF
     if not canonical:
         order = edge_index[0].argsort(stable=True)
         edge_index, edge_weight = edge_index[:, order], edge_weight[order]
+    if half:
+        return propagate_op(x.float(), edge_index, edge_weight.float(), canonical).to(x.dtype)
     return propagate_op(x, edge_index, edge_weight, canonical)
 
 
@@ -49,6 +56,8 @@ def pool(
     left: Float[Tensor, "V P"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
 ) -> Float[Tensor, "B P F"]:
     """One product per graph: the transpose of its rows of ``left`` times its rows of ``right``."""
+    if left.dtype in HALF:
+        return pool_op(left.float(), right.float(), ptr[None])[0].to(left.dtype)
     return pool_op(left, right, ptr[None])[0]
 
 
@@ -56,4 +65,6 @@ def spread(
     small: Float[Tensor, "B P F"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
 ) -> Float[Tensor, "V P"]:
     """Each vertex's vector times its graph's matrix; zero for a vertex outside every graph."""
+    if right.dtype in HALF:
+        return spread_op(small[None].float(), right.float(), ptr[None]).to(right.dtype)
     return spread_op(small[None], right, ptr[None])

@@ -63,8 +63,13 @@ def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().contiguous().numpy()
 
 
-def _spans(ptr: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _spans(ptr: Tensor, vertices: int) -> tuple[np.ndarray, np.ndarray]:
     """Where each graph m · B + b begins and ends."""
+    if ptr.numel() and (int(ptr.min()) < 0 or int(ptr.max()) > vertices):
+        raise ValueError(
+            f"ptr must rise from 0 to at most {vertices}, the number of vertices; got "
+            f"{ptr.tolist()}"
+        )
     return _array(ptr[:, :-1].flatten()), _array(ptr[:, 1:].flatten())
 
 
@@ -73,7 +78,9 @@ def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
     m, b1 = ptr.shape
     out = left.new_zeros(m * (b1 - 1), left.shape[1], right.shape[1])
     work = left.numel() * right.shape[1]
-    over_ranges(_pool, len(out), work, _array(left), _array(right), *_spans(ptr), out.numpy())
+    over_ranges(
+        _pool, len(out), work, _array(left), _array(right), *_spans(ptr, len(left)), out.numpy()
+    )
     return out.unflatten(0, (m, b1 - 1))
 
 
@@ -82,12 +89,19 @@ def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
     out = right.new_zeros(len(right), small.shape[2])
     turned = _array(small.flatten(0, 1).mT)  # (MB, F, P)
     work = out.numel() * right.shape[1]
-    over_ranges(_spread, len(turned), work, turned, _array(right), *_spans(ptr), out.numpy())
+    spans = _spans(ptr, len(right))
+    over_ranges(_spread, len(turned), work, turned, _array(right), *spans, out.numpy())
     return out
 
 
 def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor, symmetric: bool) -> Tensor:
     """See :func:`softperm.ragged.propagate`; edges are sorted by row."""
+    if not symmetric and edge_index.numel():  # edges that are not known to be sound
+        low, high = (int(end) for end in edge_index.aminmax())
+        if low < 0 or high >= len(x):
+            raise ValueError(
+                f"edge_index must name vertices from 0 to {len(x) - 1}; got {low} to {high}"
+            )
     out = torch.zeros_like(x, memory_format=torch.contiguous_format)
     vertices = torch.arange(len(x) + 1, device=x.device)
     row_ptr = torch.searchsorted(edge_index[0].contiguous(), vertices)

@@ -18,6 +18,8 @@ from softperm.transport.problem import Problem, pose
 
 __all__ = ["SinkhornInfo", "sinkhorn", "softmax"]
 
+GRADIENTS = {"auto": 0, "truncated": 1, "implicit": 2}
+
 TOLERANCE = {torch.float64: 1e-13}
 """Default of ``tolerance``; 1e-6 where a type is not listed: what its rounding can resolve."""
 
@@ -28,7 +30,8 @@ class SinkhornInfo:
 
     Attributes:
         iterations: iterations used by each problem.
-        error: largest relative error of a column's mass that is left in each problem.
+        error: largest relative error of a column's mass that is left in each problem; NaN where
+            the plan has one, as it does for scores that are no numbers.
     """
 
     iterations: Int[Tensor, " B"]
@@ -115,6 +118,8 @@ def sinkhorn(
         tolerance = TOLERANCE.get(scores.dtype, 1e-6)
     if backend is None:
         backend = "fused" if scores.device.type in {"cpu", "cuda"} else "reference"
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}; got {gradient!r}")
     if backend == "reference":
         plan, used, error = reference.solve(problem, iterations, tolerance)
     elif backend == "fused":
@@ -122,7 +127,7 @@ def sinkhorn(
     else:
         raise ValueError(f"backend must be 'fused' or 'reference'; got {backend!r}")
     plan = plan.to(scores.dtype)
-    return (plan, SinkhornInfo(used[0], error[0])) if return_info else plan
+    return (plan, SinkhornInfo(used[0], _visible(error[0], plan, ptr))) if return_info else plan
 
 
 def softmax(
@@ -138,25 +143,33 @@ def softmax(
     """The plan without column constraints: a softmax over latent vertices in each row.
 
     The alternative that the paper considers to Sinkhorn: each vertex chooses for itself, so
-    padding has no influence, and a dustbin is one more choice. Same arguments as :func:`sinkhorn`;
-    sizes of graphs make no difference.
+    padding has no influence, and a dustbin is one more choice. It takes those arguments of
+    :func:`sinkhorn` that say what is assigned; there is nothing to iterate, so no others.
     """
     masses = {"row_mass": row_mass, "padding_mass": padding_mass}
     pose(scores, ptr, padding=padding, dustbin=dustbin, **masses)  # checks
     if dustbin is not None:
-        scores = torch.cat([scores, dustbin.expand(len(scores), 1)], dim=1)  # (V, P + 1)
+        column = dustbin.to(scores.dtype).expand(len(scores), 1)
+        scores = torch.cat([scores, column], dim=1)  # (V, P + 1)
     plan = scores.softmax(dim=1)
     if dustbin is not None:
         plan = plan[:, :-1]  # (V, P)
     return plan if row_mass is None else plan * row_mass[:, None]
 
 
+def _visible(
+    error: Float[Tensor, " B"], plan: Float[Tensor, "V P"], ptr: Int[Tensor, " B1"]
+) -> Float[Tensor, " B"]:
+    """Errors with NaN for the graphs whose plan has one."""
+    lost = plan.detach().isnan().any(1).long().cumsum(0)
+    lost = torch.cat([lost.new_zeros(1), lost])[ptr].diff()  # (B,)
+    return torch.where(lost > 0, torch.nan, error)
+
+
 def _fused(problem: Problem, iterations: int, tolerance: float, gradient: str, largest: int | None):
     """The registered operator on a problem: plan, iterations used, error."""
-    from softperm.transport.operators import GRADIENTS, sinkhorn_op  # compiles: only when used
+    from softperm.transport.operators import sinkhorn_op  # compiles: only when used
 
-    if gradient not in GRADIENTS:
-        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}; got {gradient!r}")
     plan, _, used, error = sinkhorn_op(
         problem.scores.contiguous(),
         problem.ptr,

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softperm.transport import cpu_backward, cpu_forward
-from softperm.transport.problem import Problem
+from softperm.transport.problem import Problem, check_values
 
 NOISE = {torch.float32: 2e-7, torch.float64: 0.0}
 """Error at which a problem stops whatever its rate: float32 rounds column sums by about this."""
@@ -52,6 +52,7 @@ def forward(
         The plan, the column potentials of each iteration, the iterations used, the error left.
     """
     problem = Problem(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
+    check_values(problem)
     limit = torch.full(column_mass.shape[:2], iterations, dtype=torch.int32)
     noise = NOISE[scores.dtype] if tolerance > 0 else min(tolerance, 0.0)
     fine = FINE[scores.dtype] if tolerance > 0 else 0.0

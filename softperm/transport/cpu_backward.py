@@ -49,7 +49,7 @@ from softperm.transport.lanes import (
     where_less,
     widen,
 )
-from softperm.transport.passes import gather, masses, rebase, scale
+from softperm.transport.passes import gather, masses, rebase, scale, start_rows
 
 LONGEST = 1000
 """At most how many terms of the Neumann series, and ten for each iteration of the forward pass."""
@@ -69,6 +69,7 @@ def backward(
     most digits have cancelled.
     """
     problems, c = column_mass.shape[1:]
+    padded = extra.shape[1] > c - scores.shape[1]
     m, g = order[0] // problems, order[0] % problems
     n = (ptr[m, g + 1] - ptr[m, g] + extra.shape[1] + WIDTH - 1) // WIDTH * WIDTH
     wide = (c + WIDTH - 1) // WIDTH * WIDTH
@@ -103,9 +104,9 @@ def backward(
             size = _renew(b, sums, ones, gv)
             if not way:
                 _unroll(
-                    blocks, c, last, epsilon, epsilon * whole, size, history[m, g], s, a, b, log_b,
-                    kernel, x, u, base, v, ones, y, before, shares, sums, partial,
-                    fine_partial, gv, pending, out, alpha, beta,
+                    blocks, c, end - begin if padded else -1, last, epsilon, epsilon * whole, size,
+                    history[m, g], s, a, b, log_b, kernel, x, u, base, v, ones, y, before, shares,
+                    sums, partial, fine_partial, gv, pending, out, alpha, beta,
                 )  # fmt: skip
                 break
             terms = min(LONGEST, 10 * (last + 1))
@@ -207,8 +208,8 @@ def _sum_series(
 @compiled
 @no_type_check
 def _unroll(
-    blocks, c, t, epsilon, negligible, size, history, s, a, b, log_b, kernel, x, u, base, v,
-    ones, y, before, shares, sums, partial, fine_partial, gv, pending, out, alpha, beta,
+    blocks, c, padding, t, epsilon, negligible, size, history, s, a, b, log_b, kernel, x, u, base,
+    v, ones, y, before, shares, sums, partial, fine_partial, gv, pending, out, alpha, beta,
 ):  # fmt: skip
     """The gradient of the iterations that were run, from the last to the first."""
     now = 0.0
@@ -241,10 +242,9 @@ def _unroll(
             y, before = before, y
         now = then
         t -= 1
-    if not size <= negligible:  # the first iteration, which started at row potentials of 0
+    if not size <= negligible:  # the first iteration
         settle(blocks, c, kernel, a, pending, alpha, beta, out)
-        for i in range(blocks * WIDTH):
-            u[i] = 0.0 if a[i] > 0 else -np.inf
+        start_rows(blocks, a, padding, u)
         _distance(c, b, history[0], base, v)
         step_exactly(blocks, c, s, u, v, log_b, kernel, gv, alpha, out, sums, partial)
         alpha[:] = 0

@@ -26,7 +26,15 @@ from softperm.transport.lanes import (
     where_less,
     widen,
 )
-from softperm.transport.passes import gather, log_columns, masses, rebase, scale, scale_finely
+from softperm.transport.passes import (
+    gather,
+    log_columns,
+    masses,
+    rebase,
+    scale,
+    scale_finely,
+    start_rows,
+)
 
 SAFE = 20.0
 """Potentials this far from the base are still scaled without exponentials: e^20 = 5e8."""
@@ -55,6 +63,7 @@ def forward(
     problems that are float64 anyhow, or that are not to stop. Writes what ``cpu.forward`` returns.
     """
     problems, c = column_mass.shape[1:]
+    padded = extra.shape[1] > c - scores.shape[1]  # an extra row besides the dustbin's
     m, g = order[0] // problems, order[0] % problems
     n = (ptr[m, g + 1] - ptr[m, g] + extra.shape[1] + WIDTH - 1) // WIDTH * WIDTH
     wide = (c + WIDTH - 1) // WIDTH * WIDTH
@@ -75,6 +84,7 @@ def forward(
             history[m, g] = 0.0
             continue
         gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s)
+        start_rows(blocks, a, ptr[m, g + 1] - ptr[m, g] if padded else -1, u)
         used[m, g], error[m, g], finely = _solve(
             blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
             fine_x, fine_y, fine_partial, limit[m, g], tolerance, noise, fine, history[m, g],
@@ -102,14 +112,13 @@ def _solve(
     blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
     fine_x, fine_y, fine_partial, limit, tolerance, noise, fine, history,
 ):  # fmt: skip
-    """Runs one problem; leaves the plan as x, K and y.
+    """Runs one problem from row potentials u; leaves the plan as x, K and y.
 
     Returns iterations used, error left, and whether x and y are the float64 ones.
     """
     mass = 0.0
     for i in range(blocks * WIDTH):
         mass += a[i]
-        u[i] = 0.0 if a[i] > 0 else -np.inf
     log_columns(blocks, c, s, u, log_b, sums, v)
     used, error, change, finely = 0, np.inf, FAR, False
     while True:

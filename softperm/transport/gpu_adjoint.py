@@ -10,11 +10,11 @@ import triton.language as tl
 from softperm.transport.gpu_rules import (
     LOWEST,
     NEVER,
+    first_potential,
     row_potential,
     row_softmax,
     shares,
     since,
-    unit_potential,
 )
 from softperm.transport.gpu_tiles import (
     largest,
@@ -91,7 +91,7 @@ def neumann(k, a, gv, per_b, t):
 @triton.jit
 @no_type_check
 def replay(
-    ds, k, a, gv, v, per_b, scores, extra, bin_score, history, trail, t, n, P,
+    ds, k, a, scale, gv, v, per_b, scores, extra, bin_score, history, trail, t, n, P,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, TRAIL: tl.constexpr,
 ):  # fmt: skip
@@ -103,7 +103,7 @@ def replay(
         dS −= K ∘ x (β − y m),   gv = y · Kᵀ(x m).
 
     Where y is not safe in linear space, K is formed anew at t − 1, where y = 1, and x β by
-    exponentials; so it is for t = 1, before which u = 0 and there is no row update. With TRAIL, gv
+    exponentials; so it is for t = 1, before which there is no row update. With TRAIL, gv
     of each iteration is read from ``trail``: then the tile need not hold all rows.
 
     Returns:
@@ -133,7 +133,7 @@ def replay(
         v_this = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
         v = load_columns(history + tl.maximum(t - 2, 0) * C, C, LOWEST, J, L)
         s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-        u = unit_potential(a)
+        u = first_potential(a, scale, n, N, R, BIN)
         if t > 1:
             u = row_potential(s, v, a)
             k = row_softmax(s, v)

@@ -19,11 +19,11 @@ from softperm.transport.gpu_rules import (
     LOWEST,
     START,
     column_potential,
+    first_potential,
     judge,
     reciprocal,
     row_potential,
     row_softmax,
-    unit_potential,
 )
 from softperm.transport.gpu_tiles import (
     column_ids,
@@ -87,7 +87,7 @@ def _solve(
     y = tl.full([J, 1, L], 1.0, dtype)
     y_next = y
     k = tl.zeros([J, N, L], dtype)
-    u = unit_potential(a)
+    u = first_potential(a, scale, n, N, R, BIN)
     t = 0
     left = tl.full([], START, dtype)
     slope_error = left
@@ -178,7 +178,7 @@ def _gradient(
             ds -= k * (a * (total - over_columns(k * total)))
     if solved == 0:
         ds = replay(
-            ds, k, a, gv, v, per_b, scores, extra, bin_score, history, history,
+            ds, k, a, scale, gv, v, per_b, scores, extra, bin_score, history, history,
             t, n, P, J, N, L, R, BIN, FAST, False,
         )  # fmt: skip
     store_rows(d_scores, ds, n, P, J, N, L)

@@ -17,6 +17,7 @@ from softperm.transport.gpu_tiles import (
     over_rows,
     positive,
     quotient,
+    row_ids,
     top_of_columns,
 )
 
@@ -79,9 +80,16 @@ def row_potential(s, v, a):
 
 @triton.jit
 @no_type_check
-def unit_potential(a):
-    """Potential 0 of every row with mass, where the iteration starts; LOWEST for the others."""
-    return tl.where(a > 0, 0.0, LOWEST).to(tl.float64)
+def first_potential(a, scale, n, N: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr):
+    """Where the iteration starts: 0; LOWEST in rows without mass.
+
+    The first row after n vertices may stand for k padding vertices: log k, as if it were k rows.
+    """
+    u = tl.where(a > 0, 0.0, LOWEST).to(tl.float64)
+    if R > BIN:
+        k = (a * scale).to(tl.float64)
+        u = tl.where((row_ids(N) == n) & (a > 0), tl.log(positive(k)), u)
+    return u
 
 
 @triton.jit

@@ -20,11 +20,11 @@ from softperm.transport.gpu_rules import (
     START,
     close_columns,
     column_sums,
+    first_potential,
     judge,
     reciprocal,
     row_potential,
     row_softmax,
-    unit_potential,
 )
 from softperm.transport.gpu_tiles import (
     flat_columns,
@@ -208,7 +208,7 @@ def _sum_columns(
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Column sums of exp(S + u) over a whole problem, u that of the rows; 0 at first.
+    """Column sums of exp(S + u) over a whole problem, u that of the rows.
 
     The rows' potentials were kept when K was formed; since then the columns were scaled by y.
 
@@ -222,7 +222,7 @@ def _sum_columns(
     for first in range(lo, hi, N):
         a = load_row_mass(row_mass + first, extra_mass, n - first, hi - first, scale, N, R)
         s = load_scores(scores + first * P, extra, bin_score, n - first, P, J, N, L, R, BIN)
-        u = unit_potential(a)
+        u = first_potential(a, scale, n - first, N, R, BIN)
         if t > 0:
             k = load_kernel(kernel, beyond, first, hi, n, C, J, N, L, R)
             u = _load_potential(potential, beyond, first, hi, n, N, R)

@@ -129,7 +129,7 @@ def _gradient(
             ds -= k * (a * (total - over_columns(k * total)))
         else:
             ds = replay(
-                ds, k, a, gv, v, per_b, scores + first * P, extra, bin_score,
+                ds, k, a, scale, gv, v, per_b, scores + first * P, extra, bin_score,
                 history, trail, last, n - first, P, J, N, L, R, BIN, FAST, True,
             )  # fmt: skip
         vertices = tl.minimum(n, hi) - first

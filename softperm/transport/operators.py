@@ -9,9 +9,6 @@ import torch
 
 from softperm.transport import cpu
 
-GRADIENTS = {"auto": 0, "truncated": 1, "implicit": 2}
-
-
 _LIBRARY = torch.library.Library("softperm", "FRAGMENT")
 _INPUTS = (
     "Tensor scores, Tensor ptr, Tensor row_mass, Tensor column_mass, Tensor extra, "

@@ -62,6 +62,19 @@ def masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b):
 
 @compiled
 @no_type_check
+def start_rows(blocks, a, padding, u):
+    """Row potentials before the first iteration: 0; −∞ in rows without mass.
+
+    Row number ``padding``, if not below 0, stands for k padding vertices: log k, as k rows had.
+    """
+    for i in range(blocks * WIDTH):
+        u[i] = 0.0 if a[i] > 0 else -np.inf
+    if padding >= 0:
+        u[padding] = np.log(float(a[padding]))
+
+
+@compiled
+@no_type_check
 def gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s):
     """Lays the scores of a problem's rows out in blocks."""
     begin, n, p = ptr[m, g], ptr[m, g + 1] - ptr[m, g], scores.shape[1]

@@ -43,6 +43,11 @@ class Problem:
         """Whether the columns end with a dustbin."""
         return self.column_mass.shape[-1] == self.scores.shape[-1] + 1
 
+    @property
+    def has_padding(self) -> bool:
+        """Whether the extra rows begin with the padding vertices."""
+        return self.extra.shape[1] > self.has_bin
+
 
 def pose(
     scores: Float[Tensor, "V P"],
@@ -95,6 +100,23 @@ def pose(
     )
 
 
+def check_values(problem: Problem) -> None:
+    """Raises ValueError for offsets and masses with which a kernel would leave its arrays.
+
+    For the CPU only: a GPU would have to be waited for.
+    """
+    ptr, v = problem.ptr, problem.scores.shape[0]
+    if ptr.numel() and (int(ptr.min()) < 0 or int(ptr.max()) > v or bool((ptr.diff() < 0).any())):
+        raise ValueError(
+            f"ptr must rise from 0 to at most {v}, the number of vertices; got {ptr.tolist()}"
+        )
+    for name in ("row_mass", "column_mass", "extra_mass"):
+        mass = getattr(problem, name)
+        if not bool((mass >= 0).all()):
+            known = name.replace("extra", "padding")
+            raise ValueError(f"{known} must be 0 or more everywhere; got {float(mass.min())}")
+
+
 def _totals(scores: Tensor, ptr: Tensor, row_mass: Tensor | None) -> Float[Tensor, " B"]:
     """Mass of all vertices of each problem."""
     if row_mass is None:
@@ -105,6 +127,11 @@ def _totals(scores: Tensor, ptr: Tensor, row_mass: Tensor | None) -> Float[Tenso
 
 def _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dustbin) -> None:
     """Raises ValueError for arrays that do not fit together."""
+    given = {"scores": scores, "ptr": ptr, "row_mass": row_mass, "column_mass": column_mass}
+    given |= {"padding": padding, "padding_mass": padding_mass, "dustbin": dustbin}
+    for name, value in given.items():
+        if not isinstance(value, Tensor) and (value is not None or name in {"scores", "ptr"}):
+            raise ValueError(f"{name} must be a tensor; got {value!r:.60}")
     if scores.ndim != 2 or scores.shape[1] < 1:
         raise ValueError(
             "scores must be (vertices, latent vertices) with at least one latent vertex; "
@@ -114,6 +141,8 @@ def _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dus
         raise ValueError(f"scores must be floating point; got {scores.dtype}")
     if ptr.ndim != 1 or ptr.numel() < 1:
         raise ValueError(f"ptr must be a vector that starts with 0; got shape {tuple(ptr.shape)}")
+    if ptr.is_floating_point() or ptr.dtype == torch.bool:
+        raise ValueError(f"ptr must hold whole numbers; got {ptr.dtype}")
     v, p = scores.shape
     b = ptr.numel() - 1
     if row_mass is not None and row_mass.shape != (v,):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.transport.problem import Problem
+from softperm.transport.problem import Problem, check_values
 
 
 def solve(
@@ -20,7 +20,8 @@ def solve(
         v_k = \log b_k - \log \sum_i e^{S_{ik} + u_i}, \qquad
         u_i = \log a_i - \log \sum_k e^{S_{ik} + v_k}
 
-    from :math:`u = 0`, and the plan is :math:`e^{S_{ik} + u_i + v_k}`: its rows are exact.
+    from :math:`u = 0`, or log k in a row that stands for k padding vertices. The plan is
+    :math:`e^{S_{ik} + u_i + v_k}`: its rows are exact.
 
     Args:
         problem: what to solve.
@@ -31,9 +32,10 @@ def solve(
     Returns:
         The plan, the iterations used, and the largest relative column error that is left.
     """
-    scores, owner, log_a = _rows(problem)  # (X, C), (X,), (X,)
+    if problem.ptr.device.type == "cpu":
+        check_values(problem)
+    scores, owner, log_a, u = _rows(problem)  # (X, C), then (X,) each
     log_b = problem.column_mass.flatten(0, 1).log()  # (MB, C)
-    u = torch.zeros_like(log_a)
     v = torch.zeros_like(log_b)
     used = torch.zeros(len(log_b), dtype=torch.int32, device=v.device)
     error = v.new_full((len(v),), torch.inf)  # (MB,)
@@ -66,8 +68,8 @@ def _column_error(v: Tensor, proposal: Tensor) -> Tensor:
     return torch.expm1(held).abs().amax(1)
 
 
-def _rows(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """All rows with mass end to end: their scores (X, C), problem (X,) and log mass (X,)."""
+def _rows(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All rows with mass end to end: scores (X, C), problem, log mass and first potential (X,)."""
     m, b1 = problem.ptr.shape
     b = b1 - 1
     index, owner = _members(problem.ptr)
@@ -82,7 +84,11 @@ def _rows(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     owner = torch.cat([owner, extra_owner])
     mass = torch.cat([problem.row_mass[index], problem.extra_mass.flatten()])
     alive = mass > 0
-    return scores[alive], owner[alive], mass[alive].log()
+    first = torch.zeros_like(problem.extra_mass)  # (M, B, R)
+    if problem.has_padding:  # k rows of potential 0 are one of log k
+        first[..., 0] = problem.extra_mass[..., 0].log()
+    first = torch.cat([mass.new_zeros(len(index)), first.flatten()])
+    return scores[alive], owner[alive], mass[alive].log(), first[alive]
 
 
 def _members(ptr: Int[Tensor, "M B1"]) -> tuple[Int[Tensor, " X"], Int[Tensor, " X"]]:

@@ -197,3 +197,10 @@ def test_standard_scaling_uses_the_training_vertices_alone():
     scale = made.model_.permutation.encoder.scale
     assert scale.mean[0].item() == pytest.approx(degrees.mean().item(), rel=1e-5)
     assert scale.std[0].item() == pytest.approx(degrees.std(correction=0).item(), rel=1e-5)
+
+
+def test_validation_is_a_pair():
+    with pytest.raises(
+        ValueError, match="validation must be a pair: graphs, and a target for each"
+    ):
+        PiGNNClassifier(**FAST).fit(GRAPHS, Y, validation=GRAPHS)

@@ -61,6 +61,31 @@ def test_vertices_outside_every_graph_stay_out():
     assert bool((out[9:] == 0).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_single(dtype):
+    x = torch.rand(5, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    edges, ptr = torch.tensor([[0, 1, 4], [1, 2, 0]]), torch.tensor([0, 2, 5])
+    for made, wide in (
+        (propagate(x, edges), propagate(x.float(), edges)),
+        (pool(x, x, ptr), pool(x.float(), x.float(), ptr)),
+        (
+            spread(torch.ones(2, 4, 3).to(dtype), x, ptr),
+            spread(torch.ones(2, 4, 3), x.float(), ptr),
+        ),
+    ):
+        assert made.dtype == dtype
+        assert torch.equal(made, wide.to(dtype))
+
+
+def test_what_lies_outside_all_vertices_is_refused():
+    x = torch.rand(5, 3)
+    with pytest.raises(ValueError, match="edge_index must name vertices from 0 to 4; got 0 to 50"):
+        propagate(x, torch.tensor([[0], [50]]))
+    for ptr in ([0, 6], [-1, 3]):
+        with pytest.raises(ValueError, match="ptr must rise from 0 to at most 5"):
+            pool(x, x, torch.tensor(ptr))
+
+
 @pytest.mark.parametrize("v", [0, 1])
 def test_nothing_in_nothing_out(v):
     ptr = torch.tensor([0, v])

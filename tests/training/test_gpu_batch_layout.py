@@ -51,7 +51,8 @@ def same_places(graphs: Collection, index: torch.Tensor, beyond: tuple[int, int]
     """Raises unless both ways lay graphs out alike and carry the same there."""
     from softperm.training import gpu_batch_layout  # Triton may be absent where there is no GPU
 
-    room = [int(need.max()) + more for need, more in zip(needs(graphs, index), beyond, strict=True)]
+    vertices, edges, _ = needs(graphs, index)
+    room = [int(vertices.max()) + beyond[0], int(edges.max()) + beyond[1]]
     theirs = batch_layout.lay_out(graphs, index, *room)
     there = graphs.to(DEVICE)
     ours = gpu_batch_layout.lay_out(there, index.to(DEVICE), *room)

@@ -106,14 +106,20 @@ def test_graphs_of_a_batch_do_not_know_each_other(case):
             torch.testing.assert_close(plan_alone, plan[rows], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("backend", ["fused", "reference"])
 @pytest.mark.parametrize("dustbin", [False, True])
-def test_padding_row_equals_padding_vertices(dustbin):
+@pytest.mark.parametrize(
+    ("reach", "iterations"), [(6.0, 40), (6.0, 1), (6.0, 3), (100.0, 100), (1e4, 7)]
+)
+def test_padding_row_equals_padding_vertices(dustbin, reach, iterations, backend):
+    """After any number of iterations, also where they are far from the fixed point."""
     sizes, capacity = [3, 8, 5], 8
-    case = draw(sizes, 4, 6.0, dustbin=dustbin, dtype=torch.float64)
-    padding = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 6
+    options = {"iterations": iterations, "tolerance": 0.0, "backend": backend}
+    case = draw(sizes, 4, reach, dustbin=dustbin, dtype=torch.float64)
+    padding = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * reach
     padding_mass = capacity - torch.tensor(sizes).double()
     one_row = replace(case, padding=padding, padding_mass=padding_mass)
-    plan, gradients = differentiate(one_row, iterations=40, tolerance=0.0)
+    plan, gradients = differentiate(one_row, **options, gradient="truncated")
 
     blocks, grads, real = [], [], []
     for i, j in zip(case.ptr[:-1], case.ptr[1:], strict=True):
@@ -124,7 +130,7 @@ def test_padding_row_equals_padding_vertices(dustbin):
     many_rows = replace(
         case, scores=torch.cat(blocks), grad=torch.cat(grads), ptr=laid_end_to_end([capacity] * 3)
     )
-    padded, padded_gradients = differentiate(many_rows, iterations=40, tolerance=0.0)
+    padded, padded_gradients = differentiate(many_rows, **options, gradient="truncated")
     real = torch.tensor(real)
     torch.testing.assert_close(plan, padded[real], rtol=1e-12, atol=1e-14)
     d_scores = padded_gradients["scores"]
@@ -213,13 +219,28 @@ def test_softmax_takes_the_arguments_of_sinkhorn():
     [
         ({"scores": torch.zeros(5)}, r"scores must be \(vertices, latent vertices\)"),
         ({"scores": torch.zeros(5, 2, dtype=torch.int64)}, "floating point; got torch.int64"),
+        ({"scores": [[0.0]]}, r"scores must be a tensor; got \[\[0.0\]\]"),
         ({"ptr": torch.zeros(2, 2)}, "ptr must be a vector"),
+        ({"ptr": [0, 5]}, r"ptr must be a tensor; got \[0, 5\]"),
+        ({"ptr": torch.tensor([0.0, 5.0])}, "ptr must hold whole numbers; got torch.float32"),
+        ({"ptr": torch.tensor([0, 6])}, r"ptr must rise from 0 to at most 5, .*; got \[\[0, 6\]\]"),
+        ({"ptr": torch.tensor([0, 4, 2])}, "ptr must rise"),
+        ({"ptr": torch.tensor([-1, 2])}, "ptr must rise"),
+        ({"ptr": torch.tensor([0, 10**6]), "backend": "reference"}, "ptr must rise"),
+        ({"row_mass": -torch.ones(5)}, "row_mass must be 0 or more everywhere; got -1.0"),
+        ({"row_mass": torch.full((5,), torch.nan)}, "row_mass must be 0 or more"),
+        (
+            {"padding": torch.ones(2), "padding_mass": -torch.ones(1)},
+            "padding_mass must be 0 or more",
+        ),
         ({"row_mass": torch.ones(4)}, r"row_mass must have shape \(5,\); got \(4,\)"),
         ({"column_mass": torch.ones(3)}, r"column_mass must have shape \(2,\) or \(1, 2\)"),
         ({"padding": torch.ones(2)}, "padding and padding_mass go together"),
         ({"dustbin": torch.ones(2)}, "dustbin must be one number"),
+        ({"dustbin": 1.0}, "dustbin must be a tensor; got 1.0"),
         ({"iterations": 0}, "iterations must be at least 1; got 0"),
         ({"backend": "magic"}, "backend must be 'fused' or 'reference'; got 'magic'"),
+        ({"gradient": "exact", "backend": "reference"}, "gradient must be one of"),
         ({"gradient": "exact"}, "gradient must be one of auto, truncated, implicit; got 'exact'"),
     ],
 )
@@ -228,6 +249,16 @@ def test_errors_say_what_was_expected_and_what_came(change, message):
     arguments = {"scores": torch.zeros(5, 2), "ptr": torch.tensor([0, 5])} | change
     with pytest.raises(ValueError, match=message):
         sinkhorn(**arguments)
+
+
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_plan_of_no_numbers_is_no_success(bad, backend):
+    scores = torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
+    scores[3, 0] = bad
+    plan, info = sinkhorn(scores, torch.tensor([0, 2, 4, 6]), return_info=True, backend=backend)
+    assert info.error.isnan().tolist() == [False, True, False]
+    assert plan[[0, 1, 4, 5]].isfinite().all()
 
 
 def test_default_tolerance_is_reached_by_easy_problems():
