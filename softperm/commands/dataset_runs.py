@@ -17,12 +17,13 @@ from softperm.commands.dataset_models import write_reading
 from softperm.commands.runs import (
     CHECKPOINT,
     curve_and_model,
+    draw,
     say_if_resumed,
     training_seconds,
+    worth_drawing,
     write_curve,
 )
 from softperm.datasets import Dataset, Split, load_dataset
-from softperm.datasets.catalogue import as_spelt_here
 from softperm.datasets.qm9 import QM9_UNITS
 from softperm.estimators.preparation import feature_statistics
 from softperm.folder import write_atomically
@@ -67,7 +68,7 @@ def pose(
     Raises:
         ValueError: there is no such dataset or target.
     """
-    dataset = load_dataset(as_spelt_here(name) or name, root, progress=progress)
+    dataset = load_dataset(name, root, progress=progress)
     split = dataset.official_split or dataset.random_split(seed)
     names = dataset.target_names
     if dataset.task == "classification":
@@ -161,8 +162,9 @@ def train_dataset(
     statistics = feature_statistics(train) if config.scaling == "standard" else None
     model = build(config, settings.seed, statistics)
     if fabric.is_global_zero:
-        write_atomically(out / "config.json", as_text(asked).encode())
         say_if_resumed(out, log)
+        if not (out / CHECKPOINT).exists():  # else it may turn out to be of another training
+            write_atomically(out / "config.json", as_text(asked).encode())
     with EpochBar(settings.epochs, shown=progress and fabric.is_global_zero) as bar:
         result = fit(
             model,
@@ -187,13 +189,30 @@ def train_dataset(
         "metric": problem.task.metric,
     }
     if fabric.is_global_zero:
+        write_atomically(out / "config.json", as_text(asked).encode())
         told |= _finish(problem, model, train, result, settings.batch_size, fabric, out)
         told["seconds"] = training_seconds(result.curve)
         if not result.interrupted:
             write_atomically(out / "result.json", as_text(told).encode())
             (out / CHECKPOINT).unlink(missing_ok=True)
-        log(f"wrote {out}/{curve_and_model(result.curve)}")
+        written = f"wrote {out}/{curve_and_model(result.curve)}"
+        if result.interrupted:
+            log(written)
+        else:
+            log(f"{written} and {_draw_some(problem, model, train, out / 'pictures')} pictures")
     return told
+
+
+def _draw_some(problem: Problem, model: PiGNN, train: Examples, folder: Path) -> int:
+    """Pictures of a handful of graphs; how many."""
+    chosen = worth_drawing(train.graphs.sizes.numpy())
+    model = model.cpu().eval()
+    with torch.no_grad():
+        made = model.permutations(train.graphs.batch(torch.from_numpy(chosen)))
+    graphs = problem.dataset.graphs(chosen.tolist())
+    titles = [f"graph {i}" for i in chosen]
+    draw(graphs, [d.numpy() for d in made], titles, chosen, folder)
+    return len(chosen)
 
 
 def _finish(

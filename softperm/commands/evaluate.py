@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softperm.commands.claims import claim
 from softperm.commands.console import counting, give, logging_to, ready_folder, staged
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def evaluate(
     contenders = [contender_of(chosen, name) for name in names]
     if data is None:
         wanted = replace(chosen, targets=_targets(chosen, _listed(target)))
-        problems = _posed(wanted, _listed(dataset), data_root, seed)
+        problems = _posed(wanted, _listed_names(dataset), data_root, seed)
     else:
         asked = (target, task, smiles_column, symmetrise, seed, folds)
         problems = (_own(file, *asked) for file in [data])
@@ -116,7 +116,8 @@ def evaluate(
     choices = {"recipe": content, "seed": seed, "stack": stack}
     own = {"data": str(data), "target": target, "task": task, "folds": folds}
     own |= {} if smiles_column is None else {"smiles_column": smiles_column}
-    _claim(out, choices if data is None else {**choices, **own})
+    named = (_listed_names(dataset) or chosen.datasets) if data is None else ()
+    claim(out, choices if data is None else {**choices, **own}, names, named)
     where = _engine(engine, device, address, abreast)
     records: list[Record] = []
     failed: list[str] = []
@@ -176,12 +177,19 @@ def _run(
             sound += mine
         except ValueError as problem_:
             failed.append(str(problem_))
-    return sound, failed
+    return sound, list(dict.fromkeys(failed))
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
     parts = () if text is None else (part.strip() for part in text.split(","))
     return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def _listed_names(text: str | None) -> tuple[str, ...]:
+    """Names of datasets, however their letters are written."""
+    from softperm.datasets.catalogue import as_spelt_here
+
+    return tuple(as_spelt_here(name) or name for name in _listed(text))
 
 
 def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
@@ -270,47 +278,6 @@ def _own(
     else:
         y = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
     return own_problem(file.name, graphs, y, kind, seed, folds)
-
-
-def _claim(out: Path, choices: dict[str, Any]) -> None:
-    """Writes down what the folder is for; refuses one that holds work on something else."""
-    from softperm.folder import write_atomically
-
-    path = out / "evaluation.json"
-    text = json.dumps(choices, indent=2, sort_keys=True) + "\n"
-    begun = any(any((out / part).glob("*")) for part in ("records", "checkpoints"))
-    if begun and path.exists():
-        try:
-            there = _flat(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, AttributeError):
-            raise ValueError(f"{path} is damaged: choose another --out") from None
-        here = _flat(json.loads(text))
-        told = [
-            f"{name} {_short(there, name)} there, {_short(here, name)} now"
-            for name in sorted({*there, *here})
-            if there.get(name) != here.get(name)
-        ]
-        if told:
-            raise ValueError(
-                f"{out} holds an evaluation with other settings ({'; '.join(told[:3])}"
-                f"{'; …' if len(told) > 3 else ''}): choose another --out"
-            )
-    write_atomically(path, text.encode())
-
-
-def _flat(choices: dict[str, Any], within: str = "") -> dict[str, Any]:
-    """Choices within choices, each by the path to it."""
-    flat: dict[str, Any] = {}
-    for name, value in choices.items():
-        path = f"{within}{name}"
-        flat |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
-    return flat
-
-
-def _short(choices: dict[str, Any], name: str) -> str:
-    """A choice in few words."""
-    text = str(choices[name]) if choices.get(name) is not None else "not set"
-    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _finished(out: Path, now: list[Record]) -> tuple[list[Record], list[str]]:

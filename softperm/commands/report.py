@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from softperm.commands.claims import final_runs, not_begun
 from softperm.commands.console import give, ready_folder, say
 
 if TYPE_CHECKING:
@@ -42,18 +42,22 @@ def report(
             raise ValueError(f"{folder}: no such folder of records")
     found: dict[str, Record] = {}
     asked: dict[tuple[str, str], int] = {}
+    missing: list[str] = []
     for folder in runs:
-        wanted = _final_runs(folder)
+        wanted, pairs = final_runs(folder), set[tuple[str, str]]()
         for record in find_records(folder):
             found[record.digest] = record
             pair = record.run.dataset, record.run.model
             asked[pair] = max(asked.get(pair, 1), wanted)
+            pairs.add(pair)
+        missing += not_begun(folder, sorted(pairs))
     records = list(found.values())
     if not records:
         raise ValueError(
             f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"
         )
     records, unfinished = finished(records, asked)
+    unfinished += missing
     if not records:
         raise ValueError("; ".join(unfinished))
     cells = cells_of(records)  # refuses what cannot be a table, before anything is written
@@ -72,20 +76,6 @@ def report(
     else:
         result = {f"{cell.dataset} {cell.model}": shown(cell) for cell in cells} | result
     give(result, as_json)
-
-
-def _final_runs(folder: Path) -> int:
-    """How many final runs an evaluation was to make of what it chose; 1 if nobody wrote it down."""
-    path = folder / "evaluation.json"
-    if not path.exists():
-        return 1
-    try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["recipe"]["final_runs"])
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(
-            f"{path} is damaged, so how many final runs were to be made is not known: report on "
-            f"{folder / 'records'} to take what is there"
-        ) from None
 
 
 def _title(folder: Path) -> str:

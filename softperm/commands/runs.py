@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch_geometric.data import Data
 
 from softperm import plots
 from softperm.commands.console import as_text
@@ -120,6 +121,8 @@ def train_run(
     groups = y if task == "classification" else np.zeros(len(y))
     rest, test = hold_out(groups, asked["test_fraction"], settings["seed"])
     config = as_text({**asked, **settings}).encode()
+    if asked["test_fraction"] and not len(test):
+        log("no graph is left for a test part: every class keeps one graph to learn from")
     say_if_resumed(out, log)
     if not (out / CHECKPOINT).exists():  # else it may turn out to be of another training
         write_atomically(out / "config.json", config)
@@ -195,17 +198,33 @@ def write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int) -> None:
 
 
 def _draw_some(estimator: Estimator, file: GraphFile, folder: Path) -> int:
-    """Pictures of a handful of graphs of different sizes, none too large to look at; how many."""
-    sizes = np.array([graph.num_nodes for graph in file.graphs])
+    """Pictures of a handful of graphs; how many."""
+    chosen = worth_drawing(np.array([graph.num_nodes for graph in file.graphs]))
+    graphs = [file.graphs[i] for i in chosen]
+    made = estimator.permutations(graphs) if graphs else []
+    draw(graphs, made, [f"graph {file.ids[i]}" for i in chosen], chosen, folder)
+    return len(chosen)
+
+
+def worth_drawing(sizes: np.ndarray) -> np.ndarray:
+    """Numbers of a handful of graphs of different sizes, none too large to look at."""
     order = np.argsort(sizes, kind="stable")
     few = order[sizes[order] <= SMALL]
     candidates = few if len(few) else order[:1][sizes[order[:1]] <= LARGE]
     if not len(candidates):
-        return 0
-    chosen = candidates[np.unique(np.linspace(0, len(candidates) - 1, PICTURES).astype(int))]
-    graphs = [file.graphs[i] for i in chosen]
-    folder.mkdir(exist_ok=True)
-    for i, graph, d in zip(chosen, graphs, estimator.permutations(graphs), strict=True):
-        picture = plots.alignment(graph, d, title=f"graph {file.ids[i]}")
-        plots.save(picture, folder / f"graph-{i}")
-    return len(chosen)
+        return candidates
+    return candidates[np.unique(np.linspace(0, len(candidates) - 1, PICTURES).astype(int))]
+
+
+def draw(
+    graphs: Sequence[Data],
+    permutations: Sequence[np.ndarray],
+    titles: Sequence[str],
+    numbers: Sequence[int] | np.ndarray,
+    folder: Path,
+) -> None:
+    """A picture of each graph and its alignment, named by the graph's number from 0."""
+    if len(graphs):
+        folder.mkdir(exist_ok=True)
+    for graph, d, title, i in zip(graphs, permutations, titles, numbers, strict=True):
+        plots.save(plots.alignment(graph, d, title=title), folder / f"graph-{i}")

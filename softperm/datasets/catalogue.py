@@ -67,7 +67,8 @@ def find_entry(name: str) -> Entry:
     """What is known of a dataset.
 
     Args:
-        name: a TUDataset name, ``ogbg-molhiv``, ``ogbg-molpcba`` or ``QM9``.
+        name: a TUDataset name, ``ogbg-molhiv``, ``ogbg-molpcba`` or ``QM9``; those that are known
+            here in letters of any case.
 
     Returns:
         Its entry; any other well-formed name is taken for a TUDataset.
@@ -79,6 +80,7 @@ def find_entry(name: str) -> Entry:
         raise ValueError(
             f"expected the name of a dataset, such as MUTAG, ogbg-molhiv or QM9, found {name!r}"
         )
+    name = as_spelt_here(name) or name
     if name in _OGB_NAMES:
         short = _OGB_NAMES[name]
         others = (name, name.replace("-", "_"), short, f"{short}.zip")

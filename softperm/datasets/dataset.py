@@ -150,13 +150,16 @@ def dataset_of(pack: Pack, store: Store, task: Task | None, attributes: bool) ->
         The dataset.
 
     Raises:
-        ValueError: if the source has no such targets.
+        ValueError: if the source has no such targets, or attributes that are not finite.
     """
     meta, arrays = Meta.from_json(pack.meta), pack.arrays
     task = meta.task if task is None else task
     wanted = "classes" if task == "classification" else "values"
     if wanted not in arrays or (task == "multilabel") != (meta.task == "multilabel"):
         raise ValueError(f"{meta.name}: expected targets for {meta.task}, asked for {task}")
+    for name in ("x", "edge_attr"):
+        if name in arrays and (attributes or name == "edge_attr"):
+            _check_finite(meta.name, name, arrays)
     split = [arrays.get(f"split_{part}") for part in ("train", "validation", "test")]
     return Dataset(
         name=meta.name,
@@ -170,6 +173,21 @@ def dataset_of(pack: Pack, store: Store, task: Task | None, attributes: bool) ->
         store=store,
         official_split=None if split[0] is None else Split(*map(torch.from_numpy, split)),
         position=_tensor(arrays.get("position")),
+    )
+
+
+def _check_finite(dataset: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises ValueError if a vertex or an edge carries what is not a finite number."""
+    sound = np.isfinite(arrays[name]).all(axis=1)
+    if sound.all():
+        return
+    row = int(np.argmin(sound))
+    ptr = arrays["ptr" if name == "x" else "edge_ptr"]
+    graph = int(np.searchsorted(ptr, row, side="right")) - 1
+    of = "vertex" if name == "x" else "directed edge"
+    raise ValueError(
+        f"{dataset}: graph {graph} has a value in {name} of {of} {row - int(ptr[graph])} that is "
+        "not a finite number; fill such values in, or load it with attributes=False"
     )
 
 

@@ -6,11 +6,13 @@ import networkx as nx
 import numpy as np
 from jaxtyping import Int
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch_geometric.data import Data
 
 from softperm.datasets.dataset import Dataset
 from softperm.datasets.statistics import degree_histogram, edge_counts
 
+FEW = 10  # degrees up to which an axis is linear
 _DRAWABLE = 500  # a drawing of more vertices shows a cloud
 
 
@@ -33,7 +35,10 @@ def histograms(dataset: Dataset) -> Figure:
     present = np.flatnonzero(degrees)
     axes[2].plot(present, degrees[present], ".", color="C1")
     axes[2].set(xlabel="degree", ylabel="vertices", yscale="log")
-    axes[2].set_xscale("symlog", linthresh=10)
+    if len(degrees) > FEW:
+        axes[2].set_xscale("symlog", linthresh=FEW)
+    else:
+        axes[2].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[2].set_xlim(left=-0.5)
     figure.suptitle(f"{dataset.name}: {len(dataset):,} graphs")
     return figure

@@ -54,7 +54,7 @@ def load_dataset(
         pack = prepare(recipe_of(entry, store, symmetrise, report), store, report)
     if attributes and "x" not in pack.arrays:
         raise ValueError(f"{name} has no continuous vertex attributes; leave attributes=True out")
-    wanted = name not in _PAPER_WITHOUT_ATTRIBUTES if attributes is None else attributes
+    wanted = entry.name not in _PAPER_WITHOUT_ATTRIBUTES if attributes is None else attributes
     return dataset_of(pack, store, task, wanted)
 
 

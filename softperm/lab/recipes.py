@@ -6,6 +6,7 @@ import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,12 @@ def read_recipe(name: str) -> Recipe:
         raise ValueError(f"{path}: {problem}") from None
 
 
+@cache
+def published() -> dict[str, dict[str, dict[str, Any]]]:
+    """The paper's own numbers: recipe, then system, then dataset; [mean, deviation] or a figure."""
+    return _read(_find("published"))
+
+
 @dataclass(frozen=True)
 class Quoted:
     """A number of the paper.
@@ -168,11 +175,8 @@ class Quoted:
 
 
 def quoted(dataset: str, model: str) -> Quoted | None:
-    """What the paper gives for a system on a dataset, if it does.
-
-    The file has tables by recipe, then system, then dataset: [mean, deviation], or a figure.
-    """
-    for table in _read(_find("published")).values():
+    """What the paper gives for a system on a dataset, if it does."""
+    for table in published().values():
         found = table.get(model, {}).get(dataset)
         if isinstance(found, list):
             return Quoted(found[0], found[1])

@@ -240,7 +240,8 @@ def curves(cells: Sequence[Cell]) -> Figure | None:
             drawn = True
             length = min(map(len, rows))
             table = np.array([row[:length] for row in rows], dtype=float)  # (runs, epochs)
-            epochs = np.arange(1, length + 1)
+            defined = np.isfinite(table).any(0)
+            table, epochs = table[:, defined], np.flatnonzero(defined) + 1
             axis.plot(epochs, np.nanmean(table, 0), color=f"C{k}", label=_title(cell.model))
             low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
             axis.fill_between(epochs, low, high, color=f"C{k}", alpha=0.2, linewidth=0)

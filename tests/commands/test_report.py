@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from samples import run_command
 
+from softperm.commands.claims import claim, final_runs, not_begun
+
 
 def test_report_makes_the_same_table_again(evaluated, tmp_path):
     _, folder, _ = evaluated
@@ -65,6 +67,33 @@ def test_what_has_not_finished_is_left_out_and_named(evaluated, tmp_path):
         text = (tmp_path / "out" / page).read_text()
         assert "π-GNN" not in text
         assert f"Not in the tables: {sentence.removeprefix('left out: ')}." in text
+
+
+def test_what_was_asked_for_and_has_not_begun_is_named(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    part = tmp_path / "part"
+    shutil.copytree(folder, part)
+    for file in (part / "records").glob("*pi-gnn*"):
+        file.unlink()
+    done = run_command("report", part, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "left out: rings, pi-gnn: has not begun" in done.stderr.splitlines()
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "Not in the tables: rings, pi-gnn: has not begun." in text
+
+
+def test_datasets_that_have_not_begun_are_named(tmp_path):
+    records = tmp_path / "records"
+    records.mkdir()
+    (records / "a.jsonl").touch()
+    choices = {"recipe": {"final_runs": 3}}
+    for datasets in (["QM9", "MUTAG"], ["NCI1"]):
+        claim(tmp_path, choices, ["pi-gnn", "gin"], datasets)
+    assert not_begun(tmp_path, [("QM9-u0", "pi-gnn"), ("MUTAG", "gin"), ("MUTAG", "pi-gnn")]) == [
+        "QM9-u0, gin: has not begun",
+        "NCI1: has not begun",
+    ]
+    assert final_runs(tmp_path) == 3
 
 
 def test_nothing_is_written_where_nothing_has_finished(evaluated, tmp_path):

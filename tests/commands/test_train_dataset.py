@@ -88,7 +88,11 @@ def train(root: Path, out: Path, *arguments: object):
         (("--dataset", "qm9", "--target", "U0"), "mae"),
     ],
 )
-def test_a_dataset_is_trained_on_its_split_and_tested_once(arguments, metric, root, tmp_path):
+def test_a_dataset_is_trained_on_its_split_and_tested_once(
+    arguments, metric, root, tmp_path, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(runs.plots, "save", lambda _, path: drawn.append(path))
     done = train(root, tmp_path / "run", *arguments)
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
@@ -97,8 +101,10 @@ def test_a_dataset_is_trained_on_its_split_and_tested_once(arguments, metric, ro
     run = tmp_path / "run"
     assert json.loads((run / "result.json").read_text()) == result
     assert {p.name for p in run.iterdir()} == {
-        "config.json", "curve.csv", "log.txt", "model", "result.json",
+        "config.json", "curve.csv", "log.txt", "model", "pictures", "result.json",
     }  # fmt: skip
+    assert 1 <= len(drawn) - 1 <= 6, "the training curve, and a handful of graphs"
+    assert {path.parent for path in drawn} == {run, run / "pictures"}
     model = PiGNN.load(run / "model")
     wanted = ["u0"] if "qm9" in arguments else None
     problem = pose(arguments[1], root, wanted, seed=0, progress=False)
@@ -310,6 +316,8 @@ def test_options_of_one_source_only_are_options():
 def test_a_checkpoint_of_other_settings_is_refused(root, tmp_path):
     stop = ("--max-time", "0.000001s")
     train(root, tmp_path, "--dataset", "ogbg-molhiv", *stop)
+    before = (tmp_path / "config.json").read_text()
     done = train(root, tmp_path, "--dataset", "ogbg-molhiv", "--ema", 0.5)
+    assert (tmp_path / "config.json").read_text() == before
     assert done.exit_code == 2
     assert "belongs to a training with other data or settings" in done.stderr

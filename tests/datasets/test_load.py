@@ -69,6 +69,26 @@ def test_attributes_are_a_matter_of_choice(write_tu: Callable) -> None:
         load_dataset("BARE", root, attributes=True)
 
 
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_attributes_that_are_no_numbers_are_named(write_tu: Callable, bad: str) -> None:
+    root = write_tu()
+    good = load_dataset("TOY", root)
+    row = int(good.collection.ptr[3]) + 1
+    values = ["0.5"] * int(good.collection.ptr[-1])
+    values[row] = bad
+    write_tu("HOLES", node_attributes="\n".join(values) + "\n")
+    with pytest.raises(
+        ValueError, match=r"HOLES: graph 3 has a value in x of vertex 1 that is not"
+    ):
+        load_dataset("HOLES", root)
+    assert load_dataset("HOLES", root, attributes=False).collection.attribute_size == 3
+
+
+def test_names_that_are_known_here_are_known_in_any_case(write_tu: Callable) -> None:
+    root = write_tu("MUTAG")
+    assert load_dataset("mutag", root).name == "MUTAG"
+
+
 def test_the_paper_uses_no_attribute_of_proteins(write_tu: Callable) -> None:
     root = write_tu("PROTEINS")
     assert load_dataset("PROTEINS", root).collection.x is None
