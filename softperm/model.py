@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -84,13 +85,28 @@ class PiGNN(nn.Module):
 
     def permutations(self, batch: GraphBatch) -> list[Float[Tensor, "N P"]]:
         """The soft permutation of each graph, rows in the graph's own vertex order."""
-        batch = self.embedding(prepare(batch))
+        batch = self._read(batch)
         return list(self.permutation(batch).split(batch.ptr.diff().tolist()))
+
+    def _read(self, batch: GraphBatch) -> GraphBatch:
+        """The batch in the form that the parts take; refuses one without what they read."""
+        batch = self.embedding(prepare(batch))
+        if self.config is not None:
+            edges = 0 if self.config.edge_label_sizes else self.config.edge_attribute_size
+            for name, size in (("x", self.config.vertex_width), ("edge_attr", edges)):
+                value = batch.get(name)
+                found = 0 if value is None else value.shape[-1]
+                if size and found != size:
+                    raise ValueError(
+                        f"the network reads {size} numbers in {name} of each "
+                        f"{'vertex' if name == 'x' else 'edge'}; the batch has {found or 'none'}"
+                    )
+        return batch
 
     def _align(self, batch: GraphBatch) -> list[Float[Tensor, "B P ..."]]:
         """The aligned matrices of each graph; in mixed precision still with 32 bits."""
         with torch.autocast(batch.ptr.device.type, enabled=False):
-            batch = self.embedding(prepare(batch))
+            batch = self._read(batch)
             d = self.permutation(batch)  # (V, P)
             return [view(d, batch) for view in self.views]  # (B, P, P), (B, P, F), …
 
@@ -172,8 +188,20 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
-        if self.capacity is not None and self.capacity < 1:
+        for name in ("structure_size", "attribute_size", "edge_attribute_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0; got {value!r}")
+        if self.capacity is not None and not (isinstance(self.capacity, int) and self.capacity > 0):
             raise ValueError(f"capacity must be at least 1 or None; got {self.capacity!r}")
+        sizes = self.head_hidden
+        if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ValueError(f"head_hidden must be one or more sizes of at least 1; got {sizes!r}")
+        if not 0 < self.latent_scale < math.inf:
+            raise ValueError(f"latent_scale must be a number above 0; got {self.latent_scale!r}")
+        for name in ("dustbin", "weighted"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(

@@ -1,5 +1,7 @@
 """Laws of the whole network, for every variant of it."""
 
+import math
+
 import networkx as nx
 import pytest
 import torch
@@ -272,3 +274,34 @@ def test_a_stack_of_models_equals_each_model_alone(encoder):
         close(outputs[i], alone, 1e-10)
         for name, parameter in model.named_parameters():
             close(params[name].grad[i], parameter.grad, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attribute_size": -1}, "attribute_size must be a whole number of at least 0; got -1"),
+        ({"head_hidden": ()}, r"head_hidden must be one or more sizes of at least 1; got \(\)"),
+        ({"capacity": "auto"}, "capacity must be at least 1 or None; got 'auto'"),
+        ({"latent_scale": math.nan}, "latent_scale must be a number above 0; got nan"),
+        ({"dustbin": "x"}, "dustbin must be True or False; got 'x'"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_checks")  # which would answer in our place
+def test_settings_of_no_sense_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(1, **changes)
+
+
+def test_a_batch_without_what_the_network_reads_is_refused():
+    model = build(ModelConfig(1, latent_vertices=3, hidden=4, attribute_size=2), seed=0)
+    edges = torch.tensor([[0, 1], [1, 0]])
+    for x, found in ((None, "none"), (torch.zeros(2, 5), "5")):
+        batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=2, x=x)])
+        with pytest.raises(
+            ValueError, match=rf"reads 2 numbers in x of each vertex; .* has {found}"
+        ):
+            model(batch)
+    model = build(ModelConfig(1, latent_vertices=3, hidden=4, edge_attribute_size=2), seed=0)
+    batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=2)])
+    with pytest.raises(ValueError, match=r"reads 2 numbers in edge_attr of each edge; .* has none"):
+        model(batch)

@@ -152,7 +152,11 @@ def train(
     }  # fmt: skip
     assert data is not None
     from softperm.commands.runs import choose_task, read_with_targets, train_run
+    from softperm.estimators import PiGNNClassifier
+    from softperm.estimators.preparation import find_device
 
+    PiGNNClassifier().set_params(**settings)._check_settings()  # before anything is read or made
+    find_device(device)
     with logging_to(out / "log.txt", ready_folder(out)) as log:
         with counting("reading graphs") as count:
             file = read_with_targets(data, wanted, smiles_column, symmetrise, count)

@@ -44,7 +44,8 @@ class FrobeniusResult:
         distance: the least distance found; the distance itself where ``exact``.
         permutation: (N,) the permutation p that attains it: vertex i of the first graph is matched
             with vertex p[i] of the second, so ``‖A1 − A2[p][:, p]‖_F == distance`` with both
-            matrices zero-padded to N. Numbers past a graph's own vertices are padding vertices.
+            matrices in single precision, as they were read, and zero-padded to N. Numbers past a
+            graph's own vertices are padding vertices.
         lower_bound: a number the distance is proven not to fall below.
         exact: whether the distance is proven, that is ``lower_bound == distance``.
     """

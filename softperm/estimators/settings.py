@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,11 +105,9 @@ class EstimatorSettings(BaseEstimator):
 
     def _check_settings(self) -> None:
         """Raises ValueError for settings that no later check would name as well."""
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                "validation_fraction must be at least 0 and below 1; "
-                f"got {self.validation_fraction}"
-            )
+        share = self.validation_fraction
+        if not isinstance(share, Real) or not 0 <= share < 1:
+            raise ValueError(f"validation_fraction must be at least 0 and below 1; got {share!r}")
         capacity = plain(self.capacity)
         if capacity not in ("auto", None) and not (type(capacity) is int and capacity > 0):
             raise ValueError(

@@ -255,7 +255,7 @@ class Run:
             if math.isnan(value) and math.isfinite(epoch.validation_loss):
                 raise ValueError(
                     f"the validation graphs do not define a {self.task.metric} (too few answers "
-                    "of each kind): hold out more, or let criterion be 'loss'"
+                    "of each kind): hold out more, or choose by criterion loss"
                 )
         value = math.inf if math.isnan(value) else value
         if self.plateau is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Real
 
 CRITERIA = ("loss", "score", "late-score")
 """What can choose the best epoch. ``late-score`` takes the last of equally good ones, not the
@@ -40,10 +41,10 @@ class FitConfig:
             del least["patience"]
         for name, value in least.items():
             _check_count(name, getattr(self, name), value)
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be a number above 0; got {self.learning_rate}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay}")
+        if not isinstance(self.learning_rate, Real) or not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be a number above 0; got {self.learning_rate!r}")
+        if not isinstance(self.weight_decay, Real) or not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay!r}")
         if self.criterion not in CRITERIA:
             known = ", ".join(CRITERIA)
             raise ValueError(f"criterion must be one of {known}; got {self.criterion!r}")

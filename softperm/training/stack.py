@@ -279,7 +279,7 @@ class Stack:
         if model is not None:
             raise ValueError(
                 f"the validation graphs of model {model} do not define a {self.tasks[0].metric} "
-                "(too few answers of each kind): hold out more, or let criterion be 'loss'"
+                "(too few answers of each kind): hold out more, or choose by criterion loss"
             )
 
     def results(self) -> list[FitResult]:

@@ -106,6 +106,7 @@ OPTIONS = {
 def test_an_option_that_makes_no_sense_is_said(case, data, tmp_path):
     options, message = OPTIONS[case]
     refused(message, "train", data, "--out", tmp_path / "run", *FAST, *options)
+    assert (tmp_path / "run").exists() == (case in {"an unknown task", "a loss that explodes"})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -93,7 +93,7 @@ def test_a_validation_part_without_targets_is_refused():
 def test_a_score_that_validation_graphs_do_not_define_is_refused():
     y = np.stack([Y, Y], axis=1)
     held = (GRAPHS[:2], [[1, 1], [1, 1]])
-    with pytest.raises(ValueError, match=r"do not define a roc_auc .* let criterion be 'loss'"):
+    with pytest.raises(ValueError, match=r"do not define a roc_auc .* choose by criterion loss"):
         PiGNNClassifier(**FAST, criterion="score").fit(GRAPHS, y, validation=held)
     PiGNNClassifier(**FAST, criterion="loss").fit(GRAPHS, y, validation=held)
 
