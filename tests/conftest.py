@@ -43,7 +43,7 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="module")
 def shapes_unchecked():
-    """Other tests check the shapes of every variant; in long trainings that takes most time."""
+    """Where shape checks take most time, or would answer in the place of what is tested."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

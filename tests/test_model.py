@@ -286,7 +286,7 @@ def test_a_stack_of_models_equals_each_model_alone(encoder):
         ({"dustbin": "x"}, "dustbin must be True or False; got 'x'"),
     ],
 )
-@pytest.mark.usefixtures("without_shape_checks")  # which would answer in our place
+@pytest.mark.usefixtures("shapes_unchecked")  # which would answer in our place
 def test_settings_of_no_sense_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig(1, **changes)

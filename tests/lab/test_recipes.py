@@ -31,7 +31,8 @@ def test_recipes_name_systems_that_exist(name):
         ("pi-gnn", {"capacity": "none", "hidden": "many"}, "hidden must be a whole number"),
         ("pi-gnn", {"decay": 3.0}, "decay must lie between 0 and 1"),
         ("pi-gnn", {"epochs": [1, 2]}, "epochs must be a whole number of at least 1"),
-        ("pi-gnn", {"learning_rate": "fast"}, "cannot be trained with"),
+        ("pi-gnn", {"learning_rate": "fast"}, "learning_rate must be a number above 0; got 'fast'"),
+        ("pi-gnn", {"decay": "fast"}, "cannot be trained with"),
     ],
 )
 def test_what_a_variant_cannot_be_is_said_before_anything_is_trained(model, changes, sentence):
