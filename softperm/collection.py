@@ -148,11 +148,16 @@ def prepare(batch: GraphBatch) -> GraphBatch:
         )
     back = (col * v + row).argsort()  # each edge's other direction
     batch = batch.clone()
+    if "largest" in batch:  # a promise that only a collection can make
+        del batch["largest"]
     batch.edge_index = torch.stack([row[order], col[order]])
     for key in ("edge_attr", "edge_label", "edge_weight"):
         if isinstance(getattr(batch, key, None), Tensor):
             there, value = batch[key][back], batch[key][order]
-            if not torch.allclose(value.double(), there.double(), equal_nan=True):
+            alike = torch.equal(value, there)
+            if value.is_floating_point():
+                alike = torch.allclose(value.double(), there.double(), equal_nan=True)
+            if not alike:
                 raise ValueError(f"the two directions of an edge must have the same {key}")
             batch[key] = value
     if getattr(batch, "structure", None) is None:

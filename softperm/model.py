@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +193,17 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0; got {value!r}")
-        if self.capacity is not None and not (isinstance(self.capacity, int) and self.capacity > 0):
-            raise ValueError(f"capacity must be at least 1 or None; got {self.capacity!r}")
+        if self.capacity is not None and not (type(self.capacity) is int and self.capacity > 0):
+            raise ValueError(
+                f"capacity must be a whole number of at least 1 or None; got {self.capacity!r}"
+            )
         sizes = self.head_hidden
-        if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ValueError(f"head_hidden must be one or more sizes of at least 1; got {sizes!r}")
-        if not 0 < self.latent_scale < math.inf:
+        sound = isinstance(sizes, (tuple, list)) and len(sizes) > 0
+        if not sound or not all(type(size) is int and size > 0 for size in sizes):
+            raise ValueError(
+                f"head_hidden must be one or more whole numbers of at least 1; got {sizes!r}"
+            )
+        if not isinstance(self.latent_scale, Real) or not 0 < self.latent_scale < math.inf:
             raise ValueError(f"latent_scale must be a number above 0; got {self.latent_scale!r}")
         for name in ("dustbin", "weighted"):
             if not isinstance(getattr(self, name), bool):

@@ -1,6 +1,7 @@
 """Shared by all tests: the real data, where it is."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import jaxtyping
@@ -43,7 +44,20 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="module")
 def shapes_unchecked():
-    """Where shape checks take most time, or would answer in the place of what is tested."""
+    """Other tests check the shapes of every variant; in long trainings that takes most time."""
+    with _unchecked():
+        yield
+
+
+@pytest.fixture
+def without_shape_checks():
+    """For a test of our own answers to arguments that shape checks would refuse before."""
+    with _unchecked():
+        yield
+
+
+@contextmanager
+def _unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

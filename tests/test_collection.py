@@ -127,6 +127,12 @@ def test_directions_of_an_edge_that_differ_are_refused(field):
         prepare(batch)
 
 
+def test_a_users_own_field_is_no_promise():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=2, largest=1)])
+    assert "largest" not in prepare(batch)
+
+
 def test_what_is_no_batch_of_sound_graphs_is_refused():
     edges = torch.tensor([[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="expected a PyG Batch, got one graph"):

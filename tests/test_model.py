@@ -234,7 +234,7 @@ def test_a_saved_network_predicts_the_same(variant, tmp_path):
         ("latent_vertices", 0, "latent_vertices must be a whole number of at least 1; got 0"),
         ("hidden", -2, "hidden must be a whole number of at least 1; got -2"),
         ("encoder", "mpnn", "encoder must be one of linear, gcn, gin; got 'mpnn'"),
-        ("capacity", -3, "capacity must be at least 1 or None; got -3"),
+        ("capacity", -3, "capacity must be a whole number of at least 1 or None; got -3"),
     ],
 )
 def test_a_wrong_setting_is_named(field, value, message):
@@ -280,13 +280,16 @@ def test_a_stack_of_models_equals_each_model_alone(encoder):
     ("changes", "message"),
     [
         ({"attribute_size": -1}, "attribute_size must be a whole number of at least 0; got -1"),
-        ({"head_hidden": ()}, r"head_hidden must be one or more sizes of at least 1; got \(\)"),
-        ({"capacity": "auto"}, "capacity must be at least 1 or None; got 'auto'"),
+        (
+            {"head_hidden": ()},
+            r"head_hidden must be one or more whole numbers of at least 1; got \(\)",
+        ),
+        ({"capacity": "auto"}, "capacity must be a whole number of at least 1 or None; got 'a"),
         ({"latent_scale": math.nan}, "latent_scale must be a number above 0; got nan"),
         ({"dustbin": "x"}, "dustbin must be True or False; got 'x'"),
     ],
 )
-@pytest.mark.usefixtures("shapes_unchecked")  # which would answer in our place
+@pytest.mark.usefixtures("without_shape_checks")  # which would answer in our place
 def test_settings_of_no_sense_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig(1, **changes)

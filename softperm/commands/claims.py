@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 FILE = "evaluation.json"
-ASKED = "asked"  # what was asked for so far: more may be, within the same settings
+ASKED = "asked"  # datasets and systems so far: more may be asked for, within the same settings
+OWN = ""  # in the place of a dataset: the user's own graphs
 
 
 def claim(
@@ -20,18 +21,18 @@ def claim(
         out: the folder.
         choices: the settings, which stay the same.
         models: systems that are asked for now.
-        datasets: names of the datasets that are asked for now.
+        datasets: on which datasets; none for graphs of the user's own.
     """
     from softperm.folder import write_atomically  # brings torch
 
     path = out / FILE
     begun = any(any((out / part).glob("*")) for part in ("records", "checkpoints"))
-    asked: dict[str, list[str]] = {"models": [], "datasets": []}
+    asked: list[list[str]] = []
     if begun and path.exists():
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            asked |= content.pop(ASKED, {})
-            there = _flat(content)
+            asked = _asked(content)
+            there = _flat({name: value for name, value in content.items() if name != ASKED})
         except (ValueError, AttributeError, TypeError):
             raise ValueError(f"{path} is damaged: choose another --out") from None
         here = _flat(json.loads(json.dumps(choices)))
@@ -45,8 +46,8 @@ def claim(
                 f"{out} holds an evaluation with other settings ({'; '.join(told[:3])}"
                 f"{'; …' if len(told) > 3 else ''}): choose another --out"
             )
-    now = {"models": models, "datasets": datasets}
-    asked = {kind: list(dict.fromkeys([*asked[kind], *now[kind]])) for kind in now}
+    now = [[dataset, model] for dataset in datasets or [OWN] for model in models]
+    asked += [pair for pair in now if pair not in asked]
     text = json.dumps({**choices, ASKED: asked}, indent=2, sort_keys=True) + "\n"
     write_atomically(path, text.encode())
 
@@ -58,26 +59,36 @@ def final_runs(folder: Path) -> int:
 
 
 def not_begun(folder: Path, pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """A sentence for each system and dataset that was asked for and has no record at all.
+    """A sentence for each dataset and system that was asked for and has no record at all.
 
     Args:
         folder: of an evaluation, or of records.
-        pairs: the datasets and systems of which there are records.
+        pairs: the datasets and systems of which there are records. A dataset with several targets
+            has its name before each.
     """
     content = _read(folder)
-    asked = {} if content is None else content.get(ASKED, {})
     there = list(pairs)
-    datasets = list(dict.fromkeys(dataset for dataset, _ in there))
-    missing = [
-        f"{dataset}, {model}: has not begun"
-        for dataset in datasets
-        for model in asked.get("models", ())
-        if (dataset, model) not in there
+    return [
+        f"{f'{name}, ' if name else ''}{model}: has not begun"
+        for name, model in ([] if content is None else _asked(content))
+        if not any(
+            model == found and (name == OWN or f"{dataset}-".startswith(f"{name}-"))
+            for dataset, found in there
+        )
     ]
-    for name in asked.get("datasets", ()):  # which stands before each of several targets
-        if not any(f"{dataset}-".startswith(f"{name}-") for dataset in datasets):
-            missing.append(f"{name}: has not begun")
-    return missing
+
+
+def _asked(content: dict[str, Any]) -> list[list[str]]:
+    """The datasets and systems that were asked for.
+
+    Raises:
+        ValueError: they are not pairs of names.
+    """
+    asked = content.get(ASKED, [])
+    for pair in asked:
+        if not isinstance(pair, list) or [type(name) for name in pair] != [str, str]:
+            raise ValueError(f"expected a dataset and a system, found {pair!r}")
+    return list(asked)
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
@@ -88,8 +99,9 @@ def _read(folder: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         int(content["recipe"]["final_runs"])
+        _asked(content)
         return content
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(
             f"{path} is damaged, so how many final runs were to be made is not known: report on "
             f"{folder / 'records'} to take what is there"

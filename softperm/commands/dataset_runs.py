@@ -192,14 +192,12 @@ def train_dataset(
         write_atomically(out / "config.json", as_text(asked).encode())
         told |= _finish(problem, model, train, result, settings.batch_size, fabric, out)
         told["seconds"] = training_seconds(result.curve)
+        written = f"wrote {out}/{curve_and_model(result.curve)}"
         if not result.interrupted:
+            written += f" and {_draw_some(problem, model, train, out / 'pictures')} pictures"
             write_atomically(out / "result.json", as_text(told).encode())
             (out / CHECKPOINT).unlink(missing_ok=True)
-        written = f"wrote {out}/{curve_and_model(result.curve)}"
-        if result.interrupted:
-            log(written)
-        else:
-            log(f"{written} and {_draw_some(problem, model, train, out / 'pictures')} pictures")
+        log(written)
     return told
 
 

@@ -42,22 +42,19 @@ def report(
             raise ValueError(f"{folder}: no such folder of records")
     found: dict[str, Record] = {}
     asked: dict[tuple[str, str], int] = {}
-    missing: list[str] = []
     for folder in runs:
-        wanted, pairs = final_runs(folder), set[tuple[str, str]]()
+        wanted = final_runs(folder)
         for record in find_records(folder):
             found[record.digest] = record
             pair = record.run.dataset, record.run.model
             asked[pair] = max(asked.get(pair, 1), wanted)
-            pairs.add(pair)
-        missing += not_begun(folder, sorted(pairs))
     records = list(found.values())
     if not records:
         raise ValueError(
             f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"
         )
     records, unfinished = finished(records, asked)
-    unfinished += missing
+    unfinished += dict.fromkeys(s for folder in runs for s in not_begun(folder, asked))
     if not records:
         raise ValueError("; ".join(unfinished))
     cells = cells_of(records)  # refuses what cannot be a table, before anything is written

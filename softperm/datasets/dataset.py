@@ -184,10 +184,12 @@ def _check_finite(dataset: str, name: str, arrays: Mapping[str, np.ndarray]) -> 
     row = int(np.argmin(sound))
     ptr = arrays["ptr" if name == "x" else "edge_ptr"]
     graph = int(np.searchsorted(ptr, row, side="right")) - 1
-    of = "vertex" if name == "x" else "directed edge"
+    of, other = "directed edge", ""
+    if name == "x":
+        of, other = "vertex", ", or load it with attributes=False"
     raise ValueError(
         f"{dataset}: graph {graph} has a value in {name} of {of} {row - int(ptr[graph])} that is "
-        "not a finite number; fill such values in, or load it with attributes=False"
+        f"not a finite number; fill such values in{other}"
     )
 
 

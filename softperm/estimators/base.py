@@ -68,7 +68,7 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
             groups = targets.numpy() if targets.ndim == 1 else np.zeros(len(targets))
             training, held = hold_out(groups, float(self.validation_fraction), plain(self.seed))
         else:
-            if not isinstance(validation, tuple) or len(validation) != 2:
+            if not isinstance(validation, (tuple, list)) or len(validation) != 2:
                 raise ValueError("validation must be a pair: graphs, and a target for each of them")
             more, more_targets = self._read_validation(*validation)
             targets = torch.cat([targets, more_targets])

@@ -42,13 +42,13 @@ def propagate(
     """
     if edge_weight is None:
         edge_weight = x.new_ones(edge_index.shape[1])
-    edge_weight = edge_weight.detach().to(x.dtype)
     half = x.dtype in HALF
+    edge_weight = edge_weight.detach().to(torch.float32 if half else x.dtype)
     if not canonical:
         order = edge_index[0].argsort(stable=True)
         edge_index, edge_weight = edge_index[:, order], edge_weight[order]
     if half:
-        return propagate_op(x.float(), edge_index, edge_weight.float(), canonical).to(x.dtype)
+        return propagate_op(x.float(), edge_index, edge_weight, canonical).to(x.dtype)
     return propagate_op(x, edge_index, edge_weight, canonical)
 
 

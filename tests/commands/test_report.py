@@ -77,9 +77,9 @@ def test_what_was_asked_for_and_has_not_begun_is_named(evaluated, tmp_path):
         file.unlink()
     done = run_command("report", part, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert "left out: rings, pi-gnn: has not begun" in done.stderr.splitlines()
+    assert "left out: pi-gnn: has not begun" in done.stderr.splitlines()
     text = (tmp_path / "out" / "table.md").read_text()
-    assert "Not in the tables: rings, pi-gnn: has not begun." in text
+    assert "Not in the tables: pi-gnn: has not begun." in text
 
 
 def test_datasets_that_have_not_begun_are_named(tmp_path):
@@ -87,13 +87,19 @@ def test_datasets_that_have_not_begun_are_named(tmp_path):
     records.mkdir()
     (records / "a.jsonl").touch()
     choices = {"recipe": {"final_runs": 3}}
-    for datasets in (["QM9", "MUTAG"], ["NCI1"]):
-        claim(tmp_path, choices, ["pi-gnn", "gin"], datasets)
-    assert not_begun(tmp_path, [("QM9-u0", "pi-gnn"), ("MUTAG", "gin"), ("MUTAG", "pi-gnn")]) == [
-        "QM9-u0, gin: has not begun",
-        "NCI1: has not begun",
-    ]
+    claim(tmp_path, choices, ["pi-gnn", "gin"], ["QM9", "MUTAG"])
+    claim(tmp_path, choices, ["ecc"], ["NCI1"])
+    found = [("QM9-u0", "pi-gnn"), ("MUTAG", "gin"), ("MUTAG", "pi-gnn")]
+    assert not_begun(tmp_path, found) == ["QM9, gin: has not begun", "NCI1, ecc: has not begun"]
     assert final_runs(tmp_path) == 3
+    for odd in (None, {"models": None}, [["MUTAG"]]):
+        (tmp_path / "evaluation.json").write_text(json.dumps({**choices, "asked": odd}))
+        for what in (
+            lambda: claim(tmp_path, choices, ["gin"], []),
+            lambda: not_begun(tmp_path, []),
+        ):
+            with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
+                what()
 
 
 def test_nothing_is_written_where_nothing_has_finished(evaluated, tmp_path):

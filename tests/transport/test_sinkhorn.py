@@ -244,7 +244,7 @@ def test_softmax_takes_the_arguments_of_sinkhorn():
         ({"gradient": "exact"}, "gradient must be one of auto, truncated, implicit; got 'exact'"),
     ],
 )
-@pytest.mark.usefixtures("shapes_unchecked")  # which would answer in our place
+@pytest.mark.usefixtures("without_shape_checks")  # which would answer in our place
 def test_errors_say_what_was_expected_and_what_came(change, message):
     arguments = {"scores": torch.zeros(5, 2), "ptr": torch.tensor([0, 5])} | change
     with pytest.raises(ValueError, match=message):
