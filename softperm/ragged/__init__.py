@@ -17,9 +17,6 @@ from softperm.ragged.operators import pool_op, propagate_op, spread_op
 
 __all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]
 
-HALF = (torch.float16, torch.bfloat16)
-"""Types that the kernels do not take: they are widened, and sums keep their digits."""
-
 
 def propagate(
     x: Float[Tensor, "V F"],
@@ -42,29 +39,30 @@ def propagate(
     """
     if edge_weight is None:
         edge_weight = x.new_ones(edge_index.shape[1])
-    half = x.dtype in HALF
-    edge_weight = edge_weight.detach().to(torch.float32 if half else x.dtype)
+    kind = _summed(x)
+    edge_weight = edge_weight.detach().to(kind)
     if not canonical:
         order = edge_index[0].argsort(stable=True)
         edge_index, edge_weight = edge_index[:, order], edge_weight[order]
-    if half:
-        return propagate_op(x.float(), edge_index, edge_weight, canonical).to(x.dtype)
-    return propagate_op(x, edge_index, edge_weight, canonical)
+    return propagate_op(x.to(kind), edge_index, edge_weight, canonical).to(x.dtype)
 
 
 def pool(
     left: Float[Tensor, "V P"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
 ) -> Float[Tensor, "B P F"]:
     """One product per graph: the transpose of its rows of ``left`` times its rows of ``right``."""
-    if left.dtype in HALF:
-        return pool_op(left.float(), right.float(), ptr[None])[0].to(left.dtype)
-    return pool_op(left, right, ptr[None])[0]
+    kind = _summed(left)
+    return pool_op(left.to(kind), right.to(kind), ptr[None])[0].to(left.dtype)
 
 
 def spread(
     small: Float[Tensor, "B P F"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
 ) -> Float[Tensor, "V P"]:
     """Each vertex's vector times its graph's matrix; zero for a vertex outside every graph."""
-    if right.dtype in HALF:
-        return spread_op(small[None].float(), right.float(), ptr[None]).to(right.dtype)
-    return spread_op(small[None], right, ptr[None])
+    kind = _summed(right)
+    return spread_op(small[None].to(kind), right.to(kind), ptr[None]).to(right.dtype)
+
+
+def _summed(x: Tensor) -> torch.dtype:
+    """The type in which to sum: that of the numbers, float32 if it is shorter."""
+    return torch.promote_types(x.dtype, torch.float32)

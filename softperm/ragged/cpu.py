@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softperm.offsets import check_offsets
 from softperm.threads import over_ranges
 
 FAST = {"contract", "reassoc", "nsz"}
@@ -65,11 +66,7 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 def _spans(ptr: Tensor, vertices: int) -> tuple[np.ndarray, np.ndarray]:
     """Where each graph m · B + b begins and ends."""
-    if ptr.numel() and (int(ptr.min()) < 0 or int(ptr.max()) > vertices):
-        raise ValueError(
-            f"ptr must rise from 0 to at most {vertices}, the number of vertices; got "
-            f"{ptr.tolist()}"
-        )
+    check_offsets(ptr, vertices)
     return _array(ptr[:, :-1].flatten()), _array(ptr[:, 1:].flatten())
 
 

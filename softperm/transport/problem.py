@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softperm.offsets import check_offsets
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -101,15 +103,11 @@ def pose(
 
 
 def check_values(problem: Problem) -> None:
-    """Raises ValueError for offsets and masses with which a kernel would leave its arrays.
+    """Raises ValueError for offsets and masses out of range.
 
     For the CPU only: a GPU would have to be waited for.
     """
-    ptr, v = problem.ptr, problem.scores.shape[0]
-    if ptr.numel() and (int(ptr.min()) < 0 or int(ptr.max()) > v or bool((ptr.diff() < 0).any())):
-        raise ValueError(
-            f"ptr must rise from 0 to at most {v}, the number of vertices; got {ptr.tolist()}"
-        )
+    check_offsets(problem.ptr, problem.scores.shape[0])
     for name in ("row_mass", "column_mass", "extra_mass"):
         mass = getattr(problem, name)
         if not bool((mass >= 0).all()):
