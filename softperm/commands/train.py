@@ -184,10 +184,12 @@ def _train_dataset(
     """Trains on a dataset by name; of several processes only the first speaks."""
     from softperm.commands.dataset_runs import configure, pose, train_dataset
     from softperm.estimators.preparation import find_device
+    from softperm.model import ModelConfig
     from softperm.training.devices import connect, disconnect
     from softperm.training.fit import FitConfig, Schedule
 
     settings, plan = FitConfig(**fit), Schedule(**schedule)
+    ModelConfig(1, **model)  # refuses what makes no sense before anything is read or made
     fabric = connect(**{**machine, "device": find_device(machine["device"])})
     first, new = fabric.is_global_zero, ready_folder(out)
     with logging_to(out / "log.txt", new) if first else nullcontext(lambda message: None) as log:

@@ -168,6 +168,7 @@ def test_what_fails_at_once_leaves_no_folder(tmp_path):
         (("--dataset", "MUTAG", "--epochs", 0), "epochs must be a whole number"),
         (("--dataset", "MUTAG", "--max-time", "soon"), "--max-time must be a time span"),
         (("--dataset", "MUTAG", "--capacity", "big"), "--capacity must be auto"),
+        (("--dataset", "MUTAG", "--encoder", "foo"), "encoder must be one of linear, gcn, gin"),
     ],
 )
 def test_an_option_that_makes_no_sense_leaves_no_folder(options, message, tmp_path):
