@@ -51,38 +51,24 @@ def synthetic(
 
 @app.command()
 def runtime(
-    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("runtime"),
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; a study there is gone on with.")
+    ] = Path("runtime"),
     epochs: Annotated[int, typer.Option(min=1, help="Timed for softperm.")] = 20,
     naive_epochs: Annotated[int, typer.Option(min=1, help="Timed for the padded way.")] = 3,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Time an epoch over the size of graphs and over latent vertices, beside the padded way."""
-    import json
-    from dataclasses import asdict
-
-    import torch
-
     from softperm.estimators.preparation import find_device
-    from softperm.folder import write_atomically
-    from softperm.lab.records import device_name, versions
     from softperm.lab.studies import runtime as study
 
     device = str(find_device(device))
     ready_folder(out)
     with warnings_as_lines(), staged("runtime study") as stage:
         over_n, over_p = study.run(
-            epochs=epochs, naive_epochs=naive_epochs, device=device, say=stage
+            out, epochs=epochs, naive_epochs=naive_epochs, device=device, say=stage
         )
-    kept = {
-        "device": device_name(torch.device(device)),
-        "versions": versions(),
-        "epochs": epochs,
-        "naive_epochs": naive_epochs,
-        "over_n": [asdict(t) for t in over_n],
-        "over_p": [asdict(t) for t in over_p],
-    }
-    write_atomically(out / "runtime.json", (json.dumps(kept, indent=1) + "\n").encode())
     page = study.write(over_n, over_p, out, device)
     ratios = [t.naive / t.ours for t in (*over_n, *over_p)]
     result = {"smallest_ratio": min(ratios), "largest_ratio": max(ratios), "report": str(page)}

@@ -39,7 +39,7 @@ def test_padded_network_equals_ragged_one(attributes, capacity):
 
 def test_runtime_study_measures_both_ways_and_writes_its_page(tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "SIZES", (10, 12))
-    over_n, over_p = runtime.run(epochs=1, naive_epochs=1)
+    over_n, over_p = runtime.run(tmp_path, epochs=1, naive_epochs=1)
     assert [(t.vertices, t.latent_vertices) for t in over_n] == [(10, 10), (12, 10)]
     assert [(t.vertices, t.latent_vertices) for t in over_p] == [(50, 10), (50, 12)]
     assert all(t.ours > 0 and t.naive > 0 for t in (*over_n, *over_p))
@@ -47,3 +47,27 @@ def test_runtime_study_measures_both_ways_and_writes_its_page(tmp_path, monkeypa
     assert "padded, ms" in page.read_text()
     assert (tmp_path / "runtime.png").exists()
     assert (tmp_path / "runtime.svg").exists()
+
+
+def test_a_runtime_study_that_was_cut_short_is_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime, "SIZES", (10, 12))
+    measured = []
+
+    def measure(n, p, *_):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append((n, p))
+        return runtime.Timing(n, p, 1.0, float(n * p))
+
+    monkeypatch.setattr(runtime, "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.run(tmp_path, epochs=1, naive_epochs=1)
+    first, measured[:] = list(measured), []
+    over_n, over_p = runtime.run(tmp_path, epochs=1, naive_epochs=1)
+    assert first == [(10, 10), (12, 10)]
+    assert measured == [(50, 10), (50, 12)]
+    assert [t.naive for t in (*over_n, *over_p)] == [100, 120, 500, 600]
+    measured[:] = []
+    with pytest.raises(KeyboardInterrupt):  # other epochs: nothing kept counts
+        runtime.run(tmp_path, epochs=2, naive_epochs=1)
+    assert measured == first

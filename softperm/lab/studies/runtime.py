@@ -6,10 +6,12 @@ beside ours, on the same machine in the same run.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +20,9 @@ from torch import nn
 
 from softperm.collection import Collection
 from softperm.datasets.synthetic import runtime_study
+from softperm.folder import write_atomically
 from softperm.lab.page import Page
-from softperm.lab.records import device_name
+from softperm.lab.records import device_name, versions
 from softperm.lab.studies.naive import PaddedPiGNN, pad
 from softperm.model import ModelConfig, build
 from softperm.training.fit import Examples, FitConfig, epoch_order, fit
@@ -48,6 +51,7 @@ class Timing:
 
 
 def run(
+    folder: Path,
     *,
     epochs: int,
     naive_epochs: int,
@@ -56,19 +60,49 @@ def run(
 ) -> tuple[list[Timing], list[Timing]]:
     """Both curves of the paper: over n with P = 10, then over P with n = 50.
 
+    What is measured is kept at once in ``runtime.json``. A study there that was cut short, of the
+    same device, versions and epochs, is gone on with.
+
     Args:
+        folder: where it is kept.
         epochs: timed for ours; the paper has 100.
         naive_epochs: timed for the padded way.
         device: where to train.
         say: told what is being done.
     """
-    plan = [(n, 10) for n in SIZES] + [(50, p) for p in SIZES]
-    made = []
+    circumstances = {
+        "device": device_name(torch.device(device)),
+        "versions": versions(),
+        "epochs": epochs,
+        "naive_epochs": naive_epochs,
+    }
+    kept = folder / "runtime.json"
+    made = _kept(kept, circumstances)
+    over_n, over_p = [(n, 10) for n in SIZES], [(50, p) for p in SIZES]
+    plan = list(dict.fromkeys([*over_n, *over_p]))
     for k, (n, p) in enumerate(plan):
+        if (n, p) in made:
+            continue
         say(f"n = {n}, P = {p}", k / len(plan))
-        made.append(measure(n, p, epochs, naive_epochs, torch.device(device)))
+        made[n, p] = measure(n, p, epochs, naive_epochs, torch.device(device))
+        found = {
+            "over_n": [asdict(made[x]) for x in over_n if x in made],
+            "over_p": [asdict(made[x]) for x in over_p if x in made],
+        }
+        write_atomically(kept, (json.dumps(circumstances | found, indent=1) + "\n").encode())
     say("done", 1.0)
-    return made[: len(SIZES)], made[len(SIZES) :]
+    return [made[x] for x in over_n], [made[x] for x in over_p]
+
+
+def _kept(path: Path, circumstances: dict[str, Any]) -> dict[tuple[int, int], Timing]:
+    """What was measured before under the same circumstances, by n and P."""
+    if not path.exists():
+        return {}
+    told = json.loads(path.read_text())
+    if {name: told.get(name) for name in circumstances} != circumstances:
+        return {}
+    timings = [Timing(**t) for t in told["over_n"] + told["over_p"]]
+    return {(t.vertices, t.latent_vertices): t for t in timings}
 
 
 def measure(n: int, p: int, epochs: int, naive_epochs: int, device: torch.device) -> Timing:
