@@ -208,8 +208,8 @@ def _draw_some(problem: Problem, model: PiGNN, train: Examples, folder: Path) ->
     with torch.no_grad():
         made = model.permutations(train.graphs.batch(torch.from_numpy(chosen)))
     graphs = problem.dataset.graphs(chosen.tolist())
-    titles = [f"graph {i}" for i in chosen]
-    draw(graphs, [d.numpy() for d in made], titles, chosen, folder)
+    names = [str(i) for i in chosen]
+    draw(graphs, [d.numpy() for d in made], [f"graph {i}" for i in names], names, folder)
     return len(chosen)
 
 

@@ -202,7 +202,9 @@ def _draw_some(estimator: Estimator, file: GraphFile, folder: Path) -> int:
     chosen = worth_drawing(np.array([graph.num_nodes for graph in file.graphs]))
     graphs = [file.graphs[i] for i in chosen]
     made = estimator.permutations(graphs) if graphs else []
-    draw(graphs, made, [f"graph {file.ids[i]}" for i in chosen], chosen, folder)
+    ids = [str(file.ids[i]) for i in chosen]
+    names = ids if all(i.isdecimal() for i in ids) else [str(i + 1) for i in chosen]
+    draw(graphs, made, [f"graph {i}" for i in ids], names, folder)
     return len(chosen)
 
 
@@ -220,11 +222,11 @@ def draw(
     graphs: Sequence[Data],
     permutations: Sequence[np.ndarray],
     titles: Sequence[str],
-    numbers: Sequence[int] | np.ndarray,
+    names: Sequence[str],
     folder: Path,
 ) -> None:
-    """A picture of each graph and its alignment, named by the graph's number from 0."""
+    """A picture of each graph and its alignment, ``graph-NAME``."""
     if len(graphs):
         folder.mkdir(exist_ok=True)
-    for graph, d, title, i in zip(graphs, permutations, titles, numbers, strict=True):
-        plots.save(plots.alignment(graph, d, title=title), folder / f"graph-{i}")
+    for graph, d, title, name in zip(graphs, permutations, titles, names, strict=True):
+        plots.save(plots.alignment(graph, d, title=title), folder / f"graph-{name}")

@@ -200,7 +200,7 @@ def _train_dataset(
         sizes = ", ".join(str(len(part)) for part in (split.train, split.validation, split.test))
         log(f"{problem.dataset.name}: {len(problem.dataset)} graphs, split into {sizes}")
         config = configure(problem, model, asked["categories"], asked["capacity"])
-        told = {**asked, **model, **fit, **schedule, **machine}
+        told = {**asked, **model, **fit, **schedule, **machine, "target": list(problem.targets)}
         result = train_dataset(
             problem, config, settings, plan, fabric, out, told, log, progress and first
         )

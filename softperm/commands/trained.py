@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,12 @@ class Trained:
     Attributes:
         estimator: of any graphs, or of the graphs that a named dataset holds.
         prepare: what the estimator takes of a file: its graphs, or their SMILES.
+        targets: names of what it was trained for, where a run folder tells them.
     """
 
     estimator: PiGNNClassifier | PiGNNRegressor
     prepare: Callable[[GraphFile], list[Any]]
+    targets: tuple[str, ...] = ()
 
 
 def load_trained(run: str, device: str) -> Trained:
@@ -48,10 +52,21 @@ def load_trained(run: str, device: str) -> Trained:
     if kind == "PiGNN":
         estimator = dataset_estimator(Path(folder), device)
         smiles = estimator.wants_smiles  # which a table of molecules calls them by
-        return Trained(estimator, lambda file: list(file.ids) if smiles else file.graphs)
+        taken = (lambda file: list(file.ids)) if smiles else (lambda file: file.graphs)
+        return Trained(estimator, taken, _targets(Path(run)))
     if kind not in kinds:
         raise FolderError(f"{folder} holds a {kind}, not a trained classifier or regressor")
-    return Trained(kinds[kind].load(folder, device=device), lambda file: file.graphs)
+    estimator = kinds[kind].load(folder, device=device)
+    return Trained(estimator, lambda file: file.graphs, _targets(Path(run)))
+
+
+def _targets(run: Path) -> tuple[str, ...]:
+    """Names of what a run was trained for; none where it does not tell, as a model folder."""
+    with suppress(OSError, ValueError):
+        names = json.loads((run / "config.json").read_text(encoding="utf-8")).get("target")
+        if isinstance(names, list):
+            return tuple(map(str, names))
+    return ()
 
 
 def read(data: Path, smiles_column: str | None, symmetrise: bool) -> GraphFile:
@@ -66,16 +81,17 @@ def prediction_columns(trained: Trained, file: GraphFile) -> dict[str, list[Any]
     """Predictions, and probabilities where there are classes, by the name of their column."""
     estimator, graphs = trained.estimator, trained.prepare(file)
     if isinstance(estimator, PiGNNRegressor):
-        return _columns("prediction", estimator.predict(graphs))
+        return _columns("prediction", estimator.predict(graphs), trained.targets)
     chances = estimator.predict_proba(graphs)  # (B, classes), or (B, T)
     predicted = estimator.decide(chances)  # (B,), or (B, T)
-    labels = estimator.classes_ if predicted.ndim == 1 else range(chances.shape[1])
-    named = zip(labels, chances.T.tolist(), strict=True)
-    return _columns("prediction", predicted) | {f"probability_{k}": c for k, c in named}
+    labels = estimator.classes_.tolist() if predicted.ndim == 1 else trained.targets
+    predictions = _columns("prediction", predicted, trained.targets)
+    return predictions | _columns("probability", chances, labels)
 
 
-def _columns(name: str, values: np.ndarray) -> dict[str, list[Any]]:
-    """A column of that name, or several that are numbered."""
-    columns = values.reshape(len(values), -1).T.tolist()  # (T, B)
-    several = len(columns) > 1
-    return {f"{name}_{k}" if several else name: column for k, column in enumerate(columns)}
+def _columns(name: str, values: np.ndarray, ends: Sequence[object]) -> dict[str, list[Any]]:
+    """A column of that name; or several, which end in the names they have, or in numbers."""
+    if values.ndim == 1 or values.shape[1] == 1:
+        return {name: values.ravel().tolist()}
+    known = ends if len(ends) == values.shape[1] else range(values.shape[1])
+    return {f"{name}_{end}": c for end, c in zip(known, values.T.tolist(), strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def frobenius_matrix(
     time_limit: float | None = None,
     workers: int | None = None,
     checkpoint: str | os.PathLike | None = None,
-    progress: bool = False,
+    progress: bool | Callable[[int, int], None] = False,
 ) -> Float[np.ndarray, "B B"]:
     """The Frobenius distances of all pairs of graphs (:func:`frobenius_distance`).
 
@@ -71,7 +71,8 @@ def frobenius_matrix(
         checkpoint: a file that keeps finished pairs, so that an interrupted call resumes there. It
             is refused if it belongs to other graphs; pairs in it that are not proven are computed
             again when the time limit has grown.
-        progress: whether to show a progress bar with the time left.
+        progress: whether to show a progress bar with the time left; or a function to call with
+            the number of pairs that are done, and of all.
 
     Returns:
         The (B, B) symmetric matrix of distances.
@@ -98,7 +99,7 @@ def frobenius_intervals(
     time_limit: float | None = None,
     workers: int | None = None,
     checkpoint: str | os.PathLike | None = None,
-    progress: bool = False,
+    progress: bool | Callable[[int, int], None] = False,
 ) -> DistanceIntervals:
     """The distances of all pairs, with lower bounds and whether each is proven.
 
@@ -227,8 +228,20 @@ def _unfold(table: PairTable, unique: int, copy_of: Int[np.ndarray, " B"]) -> Di
 
 
 @contextmanager
-def _bar(total: int, done: int, shown: bool) -> Iterator[Any]:
+def _bar(
+    total: int, done: int, shown: bool | Callable[[int, int], None]
+) -> Iterator[Callable[[int], None]]:
     """A progress bar over pairs with the time left, as a function that moves it on."""
+    if callable(shown):
+        tell = shown
+
+        def count(advance: int) -> None:
+            nonlocal done
+            done += advance
+            tell(done, total)
+
+        yield count
+        return
     columns: Sequence[Any] = (
         TextColumn("distances"),
         BarColumn(),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import rings_and_cliques, run_command
+from samples import rings_and_cliques, run_command, write_json_lines
 
 from softperm.commands.evaluate import _posed
 from softperm.lab.recipes import read_recipe
@@ -42,6 +42,15 @@ def test_the_same_command_again_does_nothing_and_says_the_same(evaluated):
     again = run_command(*command)
     assert again.stdout == done.stdout
     assert {p: p.stat().st_mtime_ns for p in (folder / "records").iterdir()} == before
+
+
+def test_graphs_of_one_class_leave_no_folder_behind(tmp_path):
+    graphs, _ = rings_and_cliques(10)
+    data = write_json_lines(tmp_path / "g.jsonl", graphs, kind=["ring"] * len(graphs))
+    done = run_command("evaluate", "--data", data, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "graphs of one class only" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluate_gives_numbers_as_json(evaluated):

@@ -74,6 +74,20 @@ def test_answers_and_numbers_have_a_column_each(data, tmp_path):
     ).tolist()
 
 
+def test_columns_are_called_by_the_targets_of_a_run(tmp_path):
+    rows = [f"{'C' * n},{n},{n / 2}" for n in range(1, 9)]
+    molecules = tmp_path / "molecules.csv"
+    molecules.write_text("\n".join(["smiles,size,half", *rows]))
+    fast = ["--epochs", 1, "--latent-vertices", 2, "--task", "regression", "--test-fraction", 0]
+    for targets in (["size", "half"], ["half"]):
+        run, out = tmp_path / targets[0], tmp_path / "out.csv"
+        given = ["--target", ",".join(targets), "--out", run, *fast]
+        assert run_command("train", molecules, *given).exit_code == 0
+        assert run_command("predict", run, molecules, "--out", out).exit_code == 0
+        several = [f"prediction_{name}" for name in targets]
+        assert table(out)[0] == ["graph", *(several if len(targets) > 1 else ["prediction"])]
+
+
 def test_vectors_are_the_same_in_every_format(trained, data, tmp_path):
     made, folder = trained
     expected, names = made.transform(GRAPHS), made.get_feature_names_out().tolist()

@@ -119,7 +119,7 @@ def test_a_dataset_is_trained_on_its_split_and_tested_once(
 @pytest.mark.parametrize(
     ("arguments", "column"),
     [
-        (("--dataset", "ogbg-molhiv"), "probability_0"),
+        (("--dataset", "ogbg-molhiv"), "probability"),
         (("--dataset", "ogbg-molpcba", "--categories", "embedding"), "probability_1"),
         (("--dataset", "qm9", "--target", "U0"), "prediction"),
     ],
@@ -143,7 +143,7 @@ def test_what_was_trained_on_molecules_predicts_for_a_table_of_them(
     if column == "prediction":
         expected = problem.task.decode(outputs)[:, 0]
     else:
-        expected = outputs.double().sigmoid()[:, int(column[-1])]
+        expected = outputs.double().sigmoid()[:, 1 if column == "probability_1" else 0]
     found = torch.tensor([float(row[column]) for row in rows])
     torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
     out = tmp_path / "vectors.csv"

@@ -221,6 +221,15 @@ def test_an_interruption_ends_a_search_without_a_time_limit(monkeypatch):
     assert ended.is_set()
 
 
+def test_a_function_is_told_the_pairs(collection, counted):
+    told = []
+    frobenius_matrix(collection, progress=lambda done, total: told.append((done, total)))
+    done, totals = zip(*told, strict=True)
+    assert len(set(totals)) == 1
+    assert list(done) == sorted(set(done))
+    assert done[-1] == totals[0] > 0
+
+
 def test_a_progress_bar_shows_the_pairs_and_the_time_left(collection, counted, capsys):
     frobenius_matrix(collection, progress=True)
     printed, shown = capsys.readouterr()

@@ -127,8 +127,13 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     parts = _Parts(folder, config, graphs)
     say("exact distances of all pairs", 0.0)
+
+    def count(done: int, total: int) -> None:
+        say(f"exact distances, {done:,} of {total:,} pairs", 0.1 * done / total)
+
     distances = parts.array(
-        "distances", lambda: frobenius_matrix(graphs, checkpoint=folder / "pairs.npz")
+        "distances",
+        lambda: frobenius_matrix(graphs, checkpoint=folder / "pairs.npz", progress=count),
     )
     collection = Vocabulary.learn(list(graphs)).encode(list(graphs))
     trial = _Trial(collection, distances, config, device)
