@@ -108,8 +108,7 @@ def evaluate(
         wanted = replace(chosen, targets=_targets(chosen, _listed(target)))
         problems = _posed(wanted, _listed_names(dataset), data_root, seed)
     else:
-        asked = (target, task, smiles_column, symmetrise, seed, folds)
-        problems = (_own(file, *asked) for file in [data])
+        problems = iter([_own(data, target, task, smiles_column, symmetrise, seed, folds)])
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
     content = {k: v for k, v in asdict(chosen).items() if k != "variants" or v}
@@ -127,7 +126,8 @@ def evaluate(
                 log(problem)
                 failed.append(problem)
                 continue
-            log(f"{problem.name}: {len(problem.graphs)} graphs, {problem.kind}")
+            asked = f", {len(problem.questions)} targets" if len(problem.questions) > 1 else ""
+            log(f"{problem.name}: {len(problem.graphs)} graphs, {problem.kind}{asked}")
             try:
                 with staged(problem.name) as stage:
                     found, sentences = _run(problem, contenders, rules, where, out, stage)
@@ -162,7 +162,7 @@ def _run(
 ) -> tuple[list[Record], list[str]]:
     """The final records of one problem, and what went wrong with the systems that have none."""
     from softperm.lab.protocol import Failed, evaluate
-    from softperm.lab.tables import cells_of
+    from softperm.lab.tables import by_pair, cells_of
 
     failed = []
     try:
@@ -170,8 +170,7 @@ def _run(
     except Failed as problem_:
         records, failed = problem_.records, [str(problem_)]
     sound = []
-    for contender in contenders:
-        mine = [r for r in records if r.run.model == contender.model]
+    for mine in by_pair(records).values():
         try:
             cells_of(mine)
             sound += mine
@@ -234,17 +233,15 @@ def _loaded(
     recipe: Recipe, names: tuple[str, ...], root: Path | None, seed: int
 ) -> Iterator[Problem | str]:
     from softperm.datasets import load_dataset
-    from softperm.lab.problem import problems_of
+    from softperm.lab.problem import problem_of
 
     for name in names:
         attributes = recipe.attributes.get(name)
         try:
             dataset = load_dataset(name, root, attributes=attributes, progress=True)
-            found = problems_of(recipe, dataset, seed)
+            yield problem_of(recipe, dataset, seed)
         except ValueError as problem:
             yield f"{name}: {problem}"
-            continue
-        yield from found
 
 
 def _own(

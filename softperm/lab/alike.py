@@ -33,7 +33,7 @@ def shape_of(run: Run, system: System | Kernel) -> str:
     return key_of(run.configuration, free)
 
 
-def training_of(run: Run) -> tuple[int, int, str]:
+def training_of(run: Run) -> tuple[str, int, int, str]:
     """The same for runs that are one training: the criterion only looks at its curve.
 
     A run of the final stage keeps the network of its own best epoch, which no two criteria share;
@@ -41,12 +41,12 @@ def training_of(run: Run) -> tuple[int, int, str]:
     """
     looks_only = run.stage == "selection" and run.configuration.get("decay") is None
     without = ("criterion",) if looks_only else ()
-    return run.fold, run.seed, key_of(run.configuration, without)
+    return run.dataset, run.fold, run.seed, key_of(run.configuration, without)
 
 
 def distinct(runs: Iterable[Run]) -> list[Run]:
     """One run of each training, the first."""
-    found: dict[tuple[int, int, str], Run] = {}
+    found: dict[tuple[str, int, int, str], Run] = {}
     for run in runs:
         found.setdefault(training_of(run), run)
     return list(found.values())

@@ -45,9 +45,13 @@ class Job:
         content: list[Any] = [dict(first.configuration), [[r.fold, r.seed] for r in self.runs]]
         if any(run.configuration != first.configuration for run in self.runs):
             content.append([dict(run.configuration) for run in self.runs])
+        others = len({run.dataset for run in self.runs}) - 1
+        if others:
+            content.append([run.dataset for run in self.runs])
         text = json.dumps(content, sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return f"{first.dataset}.{first.model}.{first.stage}.{short}"
+        asked = f"{first.dataset}+{others}" if others else first.dataset
+        return f"{asked}.{first.model}.{first.stage}.{short}"
 
     @property
     def epochs(self) -> int:
@@ -176,11 +180,12 @@ def _train(
     config, schedule = fit_config(runs[0]), _schedule(runs[0])
     if len(runs) < len(job.runs):
         config = replace(config, patience=None)  # each criterion has its own: all epochs are wanted
-    tasks = [problem.task(part.train) for part in parts]
+    tasks = [problem.task(run.dataset, part.train) for run, part in zip(runs, parts, strict=True)]
+    targets = [problem.questions[run.dataset].y for run in runs]
     models = [_network(system, problem, run, part) for run, part in zip(runs, parts, strict=True)]
     if system.stackable:
         stack = Stack(
-            models, tasks, problem.graphs, problem.y,
+            models, tasks, problem.graphs, targets,
             [part.train for part in parts], [part.validation for part in parts],
             [seed_of(run) for run in runs], config,
             learning_rates=[fit_config(run).learning_rate for run in runs],
@@ -193,14 +198,14 @@ def _train(
         results = stack.results()
     else:
         results = []
-        for run, model, task, part in zip(runs, models, tasks, parts, strict=True):
+        for run, model, task, y, part in zip(runs, models, tasks, targets, parts, strict=True):
             result = fit(
                 model,
                 task,
-                Examples(problem.graphs, problem.y, part.train),
+                Examples(problem.graphs, y, part.train),
                 replace(config, seed=seed_of(run)),
                 schedule=schedule,
-                validation=Examples(problem.graphs, problem.y, part.validation),
+                validation=Examples(problem.graphs, y, part.validation),
                 device=device,
                 checkpoint=checkpoint,
                 fingerprint=_fingerprint(job, problem),
@@ -219,9 +224,8 @@ def _train(
                 predict(model, problem.graphs, i, config.batch_size, device)
                 for model, i in zip(models, index, strict=True)
             ]
-        return [
-            task.score(o, problem.y[i]) for task, o, i in zip(tasks, outputs, index, strict=True)
-        ]
+        given = zip(tasks, outputs, targets, index, strict=True)
+        return [task.score(o, y[i]) for task, o, y, i in given]
 
     return _Trained(tasks, results, test)
 
@@ -230,23 +234,25 @@ def _train_kernel(
     runs: Sequence[Run], problem: Problem, parts: Sequence[Selection], kernel: Kernel
 ) -> _Trained:
     """A kernel and its classifier: nothing is drawn at random, nothing goes by epochs."""
-    made, scores = [], []
-    for run, part in zip(runs, parts, strict=True):
+    made, scores, tasks = [], [], []
+    targets = [problem.questions[run.dataset].y for run in runs]
+    for run, y, part in zip(runs, targets, parts, strict=True):
         machine = kernel.build(model_settings(run))
-        machine.fit(problem.graphs, part.train, problem.y[part.train].numpy())
+        machine.fit(problem.graphs, part.train, y[part.train].numpy())
         made.append(machine)
-        scores.append(_accuracy(machine, problem, part.validation))
-    tasks = [problem.task(part.train) for part in parts]
+        scores.append(_accuracy(machine, problem, y, part.validation))
+        tasks.append(problem.task(run.dataset, part.train))
 
     def test(index: Sequence[Tensor]) -> list[float]:
-        return [_accuracy(m, problem, i) for m, i in zip(made, index, strict=True)]
+        given = zip(made, targets, index, strict=True)
+        return [_accuracy(machine, problem, y, i) for machine, y, i in given]
 
     return _Trained(tasks, [_Choice(score) for score in scores], test)
 
 
-def _accuracy(machine: Any, problem: Problem, index: Tensor) -> float:
+def _accuracy(machine: Any, problem: Problem, y: Tensor, index: Tensor) -> float:
     found = np.asarray(machine.predict(problem.graphs, index))
-    return float((found == problem.y[index].numpy()).mean())
+    return float((found == y[index].numpy()).mean())
 
 
 def _network(system: System, problem: Problem, run: Run, part: Selection) -> nn.Module:
@@ -293,7 +299,8 @@ def seed_of(run: Run) -> int:
 
 
 def _fingerprint(job: Job, problem: Problem) -> str:
-    return f"{problem.fingerprint} {job.name}"
+    asked = dict.fromkeys(problem.questions[run.dataset].fingerprint for run in job.runs)
+    return f"{' '.join(asked)} {job.name}"
 
 
 def _record(
@@ -318,7 +325,7 @@ def _record(
         curve = {name: [_short(getattr(e, name)) for e in result.curve] for name in names}
     return Record(
         run=run,
-        fingerprint=problem.fingerprint,
+        fingerprint=problem.questions[run.dataset].fingerprint,
         metric=task.metric,
         higher_is_better=task.higher_is_better,
         validation_loss=loss,

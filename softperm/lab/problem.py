@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -32,24 +33,38 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Graphs to learn from, and how they are divided.
+class Question:
+    """What is asked about the graphs of a problem.
 
     Attributes:
-        name: of the dataset.
-        graphs: all graphs.
-        y: their targets: classes (B,), or numbers (B, T) with NaN where missing.
-        kind: ``classification``, ``multilabel`` or ``regression``.
-        splits: one for each outer fold.
+        name: as records have it: that of the dataset, with a target behind it if there are several.
+        y: the targets of all graphs: classes (B,), or numbers (B, T) with NaN where missing.
         fingerprint: SHA-256 of graphs, targets and splits.
     """
 
     name: str
-    graphs: Collection
     y: Tensor
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Graphs to learn from, how they are divided, and what is asked about them.
+
+    Attributes:
+        name: of the dataset.
+        graphs: all graphs.
+        kind: ``classification``, ``multilabel`` or ``regression``.
+        splits: one for each outer fold.
+        questions: by name, at least one. Each has networks of its own, but those of all questions
+            have the same shapes, so that they can be trained side by side.
+    """
+
+    name: str
+    graphs: Collection
     kind: str
     splits: tuple[Split, ...]
-    fingerprint: str
+    questions: Mapping[str, Question]
 
     def selection(self, fold: int) -> Selection:
         """What choosing may see of a fold."""
@@ -58,19 +73,20 @@ class Problem:
     @property
     def outputs(self) -> int:
         """How many outputs a network needs."""
-        return int(self.y.max()) + 1 if self.kind == "classification" else self.y.shape[1]
+        y = next(iter(self.questions.values())).y
+        return int(y.max()) + 1 if self.kind == "classification" else y.shape[1]
 
-    def task(self, train: Int[Tensor, " t"]) -> Task:
+    def task(self, question: str, train: Int[Tensor, " t"]) -> Task:
         """Loss and score, standardised where that is called for by the training graphs alone."""
         if self.kind == "classification":
             return Classification(self.outputs)
         if self.kind == "multilabel":
-            return MultiLabel(self.outputs, METRICS.get(self.name, "roc_auc"))
-        return Regression.of(self.y[train])
+            return MultiLabel(self.outputs, METRICS.get(question, "roc_auc"))
+        return Regression.of(self.questions[question].y[train])
 
 
-def problems_of(recipe: Recipe, dataset: Dataset, seed: int) -> list[Problem]:
-    """The problems that a recipe poses on a dataset: one, or one for each of its targets."""
+def problem_of(recipe: Recipe, dataset: Dataset, seed: int) -> Problem:
+    """What a recipe asks about a dataset: one question, or one for each of its targets."""
     splits = _splits(recipe, dataset, seed)
     graphs = dataset.collection
     if not recipe.edges:
@@ -82,21 +98,21 @@ def problems_of(recipe: Recipe, dataset: Dataset, seed: int) -> list[Problem]:
     content = f"{dataset.fingerprint} {seen} {graphs.edge_attr is None}"
     if dataset.position is not None:
         content += " positions"
-    if not recipe.targets:
-        print_of = _fingerprint(content, splits)
-        return [Problem(dataset.name, graphs, dataset.y, dataset.task, splits, print_of)]
-    made = []
-    for target in recipe.targets:
-        if target not in dataset.target_names:
-            raise ValueError(
-                f"{dataset.name} has no target {target}: {', '.join(dataset.target_names)}"
-            )
-        column = dataset.target_names.index(target)
-        y = dataset.y[:, column : column + 1].clone()
-        print_of = _fingerprint(f"{content} {target}", splits)
-        name = f"{dataset.name}-{target}"
-        made.append(Problem(name, graphs, y, dataset.task, splits, print_of))
-    return made
+    questions = [Question(dataset.name, dataset.y, _fingerprint(content, splits))]
+    if recipe.targets:
+        questions = [_about(dataset, target, content, splits) for target in recipe.targets]
+    return Problem(dataset.name, graphs, dataset.task, splits, {q.name: q for q in questions})
+
+
+def _about(dataset: Dataset, target: str, content: str, splits: tuple[Split, ...]) -> Question:
+    """The question of one target of several."""
+    if target not in dataset.target_names:
+        raise ValueError(
+            f"{dataset.name} has no target {target}: {', '.join(dataset.target_names)}"
+        )
+    column = dataset.target_names.index(target)
+    y = dataset.y[:, column : column + 1].clone()
+    return Question(f"{dataset.name}-{target}", y, _fingerprint(f"{content} {target}", splits))
 
 
 def own_problem(
@@ -110,7 +126,8 @@ def own_problem(
         total.update(f"{field} {getattr(value, 'shape', value)};".encode())
         if isinstance(value, Tensor):
             total.update(value.contiguous().numpy().tobytes())
-    return Problem(name, graphs, y, kind, splits, _fingerprint(total.hexdigest(), splits))
+    question = Question(name, y, _fingerprint(total.hexdigest(), splits))
+    return Problem(name, graphs, kind, splits, {name: question})
 
 
 def _splits(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Split, ...]:

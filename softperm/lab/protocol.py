@@ -24,6 +24,8 @@ from softperm.lab.systems import PiGNNSystem, find_system
 RUNS = 1000  # seeds of one evaluation: the next one's are others
 Say = Callable[[str, float], None]
 """Told what is being done, and what share of the whole is behind."""
+Chosen = Mapping[tuple[str, int], Mapping[str, Any]]
+"""The configuration for each question in each fold."""
 
 
 @runtime_checkable
@@ -117,7 +119,7 @@ def evaluate(
     folder: Path,
     say: Say = lambda what, share: None,
 ) -> list[Record]:
-    """The whole protocol on one problem; finished jobs are read, not repeated.
+    """The whole protocol on one problem; finished trainings are read, not repeated.
 
     Args:
         problem: graphs, targets and splits.
@@ -137,19 +139,19 @@ def evaluate(
     """
     for contender in contenders:
         _check_able(contender, problem)
-    desk = _Desk(problem, engine, folder, say, _size(problem, contenders, rules))
-    chosen: dict[str, dict[int, Mapping[str, Any]]] = {}
+    desk = _Desk(problem, engine, folder, say, rules, _size(problem, contenders, rules))
+    chosen: dict[str, Chosen] = {}
     single = [c for c in contenders if len(c.configurations) == 1]
     several = [c for c in contenders if len(c.configurations) > 1]
-    records = desk.finish([job for c in several for job in selection_jobs(problem, c, rules)])
+    records = desk.finish([run for c in several for run in selection_runs(problem, c, rules)])
     for contender in several:
         if contender.model not in desk.failed:
             chosen[contender.model] = choose(problem, contender, records)
     for contender in single:
         only = contender.configurations[0]
-        chosen[contender.model] = dict.fromkeys(range(len(problem.splits)), only)
+        chosen[contender.model] = dict.fromkeys(_places(problem), only)
     todo = [c.model for c in contenders if c.model in chosen]
-    final = desk.finish([job for m in todo for job in final_jobs(problem, m, chosen[m], rules)])
+    final = desk.finish([run for m in todo for run in final_runs(problem, m, chosen[m], rules)])
     if desk.failed:
         sentences = [s for found in desk.failed.values() for s in found]
         whole = [r for r in final if r.run.model not in desk.failed]
@@ -166,21 +168,23 @@ def _check_able(contender: Contender, problem: Problem) -> None:
         )
 
 
-def selection_jobs(problem: Problem, contender: Contender, rules: Rules) -> list[Job]:
-    """One model for each configuration in each fold."""
+def _places(problem: Problem) -> list[tuple[str, int]]:
+    """Every question in every fold."""
+    return [(question, k) for question in problem.questions for k in range(len(problem.splits))]
+
+
+def selection_runs(problem: Problem, contender: Contender, rules: Rules) -> list[Run]:
+    """One model for each configuration, for each question in each fold."""
     folds, seed = len(problem.splits), RUNS * rules.seed
-    runs = [
-        Run(problem.name, contender.model, "selection", fold, folds, configuration, seed)
+    return [
+        Run(question, contender.model, "selection", fold, folds, configuration, seed)
         for configuration in contender.configurations
-        for fold in range(folds)
+        for question, fold in _places(problem)
     ]
-    return _stacks(runs, rules)
 
 
-def choose(
-    problem: Problem, contender: Contender, records: Iterable[Record]
-) -> dict[int, Mapping[str, Any]]:
-    """The configuration of each fold that did best on its validation graphs.
+def choose(problem: Problem, contender: Contender, records: Iterable[Record]) -> Chosen:
+    """The configuration that did best on validation graphs, for each question in each fold.
 
     What decides is what decided between epochs: score or loss; the score where configurations
     differ in that. Ties go to the other of the two, then to the configuration that is listed first.
@@ -190,51 +194,54 @@ def choose(
     """
     by_loss = all(c.get("criterion", "loss") == "loss" for c in contender.configurations)
     order = {key_of(c): k for k, c in enumerate(contender.configurations)}
-    tried: dict[int, list[Record]] = {fold: [] for fold in range(len(problem.splits))}
+    tried: dict[tuple[str, int], list[Record]] = {place: [] for place in _places(problem)}
     for record in records:
         if record.run.model == contender.model:
-            tried[record.run.fold].append(record)
+            tried[record.run.dataset, record.run.fold].append(record)
     chosen = {}
-    for fold, found in tried.items():
+    for (question, fold), found in tried.items():
         if len(found) != len(contender.configurations):
             raise ValueError(
-                f"{problem.name}, {contender.model}: fold {fold} has records of {len(found)} of "
+                f"{question}, {contender.model}: fold {fold} has records of {len(found)} of "
                 f"{len(contender.configurations)} configurations"
             )
         best = min(found, key=lambda r: (*_merit(r, by_loss), order[key_of(r.run.configuration)]))
-        chosen[fold] = contender.configurations[order[key_of(best.run.configuration)]]
+        chosen[question, fold] = contender.configurations[order[key_of(best.run.configuration)]]
     return chosen
 
 
-def final_jobs(
-    problem: Problem, model: str, chosen: Mapping[int, Mapping[str, Any]], rules: Rules
-) -> list[Job]:
-    """The chosen configuration of each fold, several times; equal ones in one stack."""
+def final_runs(problem: Problem, model: str, chosen: Chosen, rules: Rules) -> list[Run]:
+    """The chosen configuration of each question in each fold, several times."""
     kernel = isinstance(find_system(model), Kernel)
     repeats = 1 if kernel else rules.final_runs  # a kernel gives the same every time
     folds = len(problem.splits)
-    runs = [
-        Run(problem.name, model, "final", fold, folds, configuration, RUNS * rules.seed + repeat)
-        for fold, configuration in chosen.items()
+    return [
+        Run(question, model, "final", fold, folds, configuration, RUNS * rules.seed + repeat)
+        for (question, fold), configuration in chosen.items()
         for repeat in range(1, 1 + repeats)
     ]
-    return _stacks(runs, rules)
 
 
-def _stacks(runs: Sequence[Run], rules: Rules) -> list[Job]:
-    """Runs of one shape in as few stacks as may be; those that are one training together."""
-    system = find_system(runs[0].model)
-    size = rules.stack if not isinstance(system, Kernel) and system.stackable else 1
-    shapes: dict[str, dict[tuple, list[Run]]] = {}
+def stacks(runs: Iterable[Run], rules: Rules) -> list[Job]:
+    """Runs of one system and shape in as few jobs as may be; those of one training together.
+
+    The jobs of a shape have much the same size, the larger ones first: without those that are
+    finished, what is left makes the same jobs again.
+    """
+    shapes: dict[tuple[str, str], dict[tuple, list[Run]]] = {}
     for run in runs:
-        trainings = shapes.setdefault(shape_of(run, system), {})
+        trainings = shapes.setdefault((run.model, shape_of(run, find_system(run.model))), {})
         trainings.setdefault(training_of(run), []).append(run)
     jobs = []
-    for trainings in shapes.values():
-        each = list(trainings.values())
-        share = math.ceil(len(each) / math.ceil(len(each) / size))  # stacks of much the same size
-        for k in range(0, len(each), share):
-            jobs.append(Job(tuple(chain.from_iterable(each[k : k + share]))))
+    for (model, _), trainings in shapes.items():
+        system, each = find_system(model), list(trainings.values())
+        most = rules.stack if not isinstance(system, Kernel) and system.stackable else 1
+        parts = math.ceil(len(each) / most)
+        for k in range(parts):
+            share, larger = divmod(len(each), parts)
+            begin = k * share + min(k, larger)
+            part = each[begin : begin + share + (k < larger)]
+            jobs.append(Job(tuple(chain.from_iterable(part))))
     return jobs
 
 
@@ -251,43 +258,41 @@ def _size(problem: Problem, contenders: Sequence[Contender], rules: Rules) -> in
     for contender in contenders:
         for k, configuration in enumerate(contender.configurations):
             tries = len(contender.configurations) > 1
-            total += len(problem.splits) * configuration.get("epochs", 1) * tries
+            total += configuration.get("epochs", 1) * tries
             if k == 0:
-                total += len(problem.splits) * rules.final_runs * configuration.get("epochs", 1)
-    return max(total, 1)
+                total += rules.final_runs * configuration.get("epochs", 1)
+    return max(total * len(_places(problem)), 1)
 
 
 class _Desk:
     """Hands out jobs that are not finished, and keeps what comes back."""
 
-    def __init__(self, problem: Problem, engine: Engine, folder: Path, say: Say, size: int) -> None:
+    def __init__(
+        self, problem: Problem, engine: Engine, folder: Path, say: Say, rules: Rules, size: int
+    ) -> None:
         self.problem, self.engine, self.folder, self.say = problem, engine, folder, say
-        self.size, self.behind = size, 0
+        self.rules, self.size, self.behind = rules, size, 0
         self.failed: dict[str, list[str]] = {}
         self.live: dict[str, int] = {}  # epochs of single models that jobs at work have behind them
+        self.known = {key: found for path in self._files() for key, found in _kept(path)}
 
-    def finish(self, jobs: Sequence[Job]) -> list[Record]:
-        """The records of all jobs, read or made; ``failed`` has a sentence for each that failed."""
-        made: dict[str, list[Record]] = {}
-        todo = []
-        for job in jobs:
-            path = self._path(job)
-            if path.exists():
-                made[job.name] = self._checked(job, read_records(path))
-                self.behind += job.epochs
-            else:
-                todo.append(job)
-        for job, outcome in self.engine.run(todo, self.problem, self.folder, self._tick):
+    def finish(self, runs: Sequence[Run]) -> list[Record]:
+        """The records of all runs, read or made; ``failed`` has a sentence for each that failed."""
+        todo = [run for run in runs if not self._is_known(run)]
+        self.behind += sum(_epochs(run) for run in runs) - sum(_epochs(run) for run in todo)
+        jobs = stacks(todo, self.rules)
+        for job, outcome in self.engine.run(jobs, self.problem, self.folder, self._tick):
             if isinstance(outcome, str):
                 folds = sorted({run.fold for run in job.runs})
                 model = job.runs[0].model
                 self.failed.setdefault(model, []).append(f"{model}, folds {folds}: {outcome}")
                 continue
-            write_records(self._path(job), outcome)
-            made[job.name] = outcome
+            path = self.folder / "records" / f"{job.name}.jsonl"
+            write_records(path, outcome)
+            self.known.update((_key(record.run), (record, path)) for record in outcome)
             self.live.pop(job.name, None)
             self.behind += job.epochs
-        return [record for job in jobs for record in made.get(job.name, ())]
+        return [self.known[_key(run)][0] for run in runs if _key(run) in self.known]
 
     def _tick(self, job: Job, epoch: int) -> None:
         first = job.runs[0]
@@ -297,18 +302,37 @@ class _Desk:
         doing = f"{first.model}, {first.stage}, {models}, epoch {epoch}"
         self.say(doing, min(share, 1.0))
 
-    def _path(self, job: Job) -> Path:
-        return self.folder / "records" / f"{job.name}.jsonl"
+    def _files(self) -> list[Path]:
+        """Those of the folder that may hold records of the problem."""
+        begins = tuple(f"{name}{end}" for name in self.problem.questions for end in (".", "+"))
+        found = sorted((self.folder / "records").glob("*.jsonl"))
+        return [path for path in found if path.name.startswith(begins)]
 
-    def _checked(self, job: Job, records: list[Record]) -> list[Record]:
-        """Records read from a file, which must be those of this job on these graphs."""
-        there = {(r.run.fold, r.run.seed, key_of(r.run.configuration)) for r in records}
-        for run in job.runs:
-            if (run.fold, run.seed, key_of(run.configuration)) not in there:
-                raise ValueError(f"{self._path(job)} lacks the record of fold {run.fold}")
-        if any(r.fingerprint != self.problem.fingerprint for r in records):
+    def _is_known(self, run: Run) -> bool:
+        """Whether a run is finished; its record must be of these graphs."""
+        if _key(run) not in self.known:
+            return False
+        record, path = self.known[_key(run)]
+        if record.fingerprint != self.problem.questions[run.dataset].fingerprint:
             raise ValueError(
-                f"{self._path(job)} was made with other graphs or splits of {self.problem.name}: "
+                f"{path} was made with other graphs or splits of {run.dataset}: "
                 "choose another --out"
             )
-        return records
+        return True
+
+
+def _kept(path: Path) -> Iterator[tuple[tuple, tuple[Record, Path]]]:
+    """The records of a file by their runs, and where they are from."""
+    for record in read_records(path):
+        yield _key(record.run), (record, path)
+
+
+def _key(run: Run) -> tuple:
+    """The same for a run and for what a file made of it."""
+    place = (run.dataset, run.model, run.stage, run.fold, run.folds, run.seed)
+    return (*place, key_of(run.configuration))
+
+
+def _epochs(run: Run) -> int:
+    """How many passes over training graphs a run takes, at most."""
+    return run.configuration.get("epochs", 1)

@@ -92,7 +92,8 @@ def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:
     if "encoder" in fixed:
         grid["layers"] = (2, 3, 4)
     tables = ("classification", "ogb", "qm9")
-    return PiGNNSystem(name, title, tables, PiGNN, grid, stackable=True, fixed=fixed)
+    alike = ("latent_scale",)  # only the first parameters know of it
+    return PiGNNSystem(name, title, tables, PiGNN, grid, stackable=True, alike=alike, fixed=fixed)
 
 
 PI_GNN = {

@@ -40,7 +40,7 @@ def fit_stack(
     models: Sequence[nn.Module],
     tasks: Sequence[Task],
     graphs: Collection,
-    y: Tensor,
+    y: Tensor | Sequence[Tensor],
     train: Sequence[Int[Tensor, " _"]],
     validation: Sequence[Int[Tensor, " _"]],
     seeds: Sequence[int],
@@ -60,7 +60,7 @@ def fit_stack(
         models: freshly initialised networks whose parameters have the same shapes.
         tasks: each model's loss and score; all of one kind.
         graphs: the whole dataset.
-        y: targets of all graphs, (B,) or (B, T).
+        y: targets of all graphs, (B,) or (B, T); a list of them if each model has its own.
         train: each model's training graphs.
         validation: each model's held-out graphs, which choose its best epoch.
         seeds: each model's order of mini-batches; ``config.seed`` is not used.
@@ -99,7 +99,7 @@ class Stack:
         models: Sequence[nn.Module],
         tasks: Sequence[Task],
         graphs: Collection,
-        y: Tensor,
+        y: Tensor | Sequence[Tensor],
         train: Sequence[Tensor],
         validation: Sequence[Tensor],
         seeds: Sequence[int],
@@ -126,7 +126,7 @@ class Stack:
     def _set_up(
         self,
         graphs: Collection,
-        y: Tensor,
+        y: Tensor | Sequence[Tensor],
         train: Sequence[Tensor],
         validation: Sequence[Tensor],
         seeds: Sequence[int],
@@ -142,7 +142,9 @@ class Stack:
         self.params = rows_apart(self.flat, params)
         self.buffers: dict[str, Tensor] = dict(buffers)
         self.graphs = graphs.to(device)
-        self.y = torch.stack([task.encode(y) for task in tasks]).to(device)  # (M, B, …)
+        targets = [y] * len(tasks) if isinstance(y, Tensor) else y
+        encoded = [task.encode(t) for task, t in zip(tasks, targets, strict=True)]
+        self.y = torch.stack(encoded).to(device)  # (M, B, …)
         self.rates = self.flat.new_zeros(len(models))  # (M,), in place: a recorded step reads it
         self.adam = StackedAdam(self.flat, self.rates, config.weight_decay)
         self.scores = StackedScore(tasks, device)

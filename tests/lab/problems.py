@@ -8,8 +8,9 @@ import torch
 from samples import collect, rings_and_cliques
 
 from softperm.lab.engines import LocalEngine
+from softperm.lab.jobs import Job
 from softperm.lab.problem import Problem, own_problem
-from softperm.lab.protocol import Contender, Rules
+from softperm.lab.protocol import Chosen, Contender, Rules, final_runs, selection_runs, stacks
 
 FOLDS = 3
 TRAINING = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-2, "criterion": "score"}
@@ -29,6 +30,16 @@ def contender(model: str = "pi-gnn", sizes: tuple[int, ...] = (3, 4)) -> Contend
     """π-GNN with a choice of latent vertices."""
     made = ({**TRAINING, **SMALL, "latent_vertices": p} for p in sizes)
     return Contender(model, tuple(made))
+
+
+def selection_jobs(problem: Problem, contender: Contender, rules: Rules) -> list[Job]:
+    """What choosing takes."""
+    return stacks(selection_runs(problem, contender, rules), rules)
+
+
+def final_jobs(problem: Problem, model: str, chosen: Chosen, rules: Rules) -> list[Job]:
+    """What testing takes."""
+    return stacks(final_runs(problem, model, chosen, rules), rules)
 
 
 class Forbidden:

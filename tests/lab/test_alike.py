@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from lab.problems import FOLDS, RULES, TRAINING, problem
+from lab.problems import FOLDS, RULES, TRAINING, final_jobs, problem, selection_jobs
 
 from softperm.baselines import SYSTEMS, DataShape
 from softperm.lab.alike import key_of
 from softperm.lab.jobs import ended, working
-from softperm.lab.protocol import Contender, choose, contender_of, final_jobs, selection_jobs
+from softperm.lab.protocol import Contender, choose, contender_of
 from softperm.lab.recipes import points, read_recipe
 
 PROBLEM = problem()
@@ -57,6 +57,20 @@ def test_one_training_gives_what_each_criterion_would_give_alone(criterion, toge
             assert getattr(shared, name) == expected
 
 
+def test_soft_and_hard_starts_share_a_stack():
+    grid = {"latent_vertices": [3], "hidden": [4], "latent_scale": [1.0, 10.0]}
+    starts = Contender("pi-gnn", tuple({**BASE, **point} for point in points(grid)))
+    (job,) = selection_jobs(ONE_FOLD, starts, RULES)
+    together = {key_of(r.run.configuration): r for r in ended(working(job, ONE_FOLD, "cpu"))}
+    first = [record.curve["train_loss"][0] for record in together.values()]
+    assert first[0] != pytest.approx(first[1], rel=1e-3)
+    for job in selection_jobs(ONE_FOLD, starts, replace(RULES, stack=1)):
+        (alone,) = ended(working(job, ONE_FOLD, "cpu"))
+        losses = together[key_of(alone.run.configuration)].curve["train_loss"]
+        expected = pytest.approx(alone.curve["train_loss"], rel=1e-3)
+        assert losses[: len(alone.curve["train_loss"])] == expected
+
+
 def test_the_last_of_equal_scores_is_another_epoch_than_the_first(together):
     kept = {
         c: [r.best_epoch for r in together.values() if r.run.configuration["criterion"] == c]
@@ -67,7 +81,7 @@ def test_the_last_of_equal_scores_is_another_epoch_than_the_first(together):
 
 
 def test_final_networks_side_by_side_are_each_judged_by_their_own_criterion():
-    chosen = dict(enumerate(GIN.configurations[: len(PROBLEM.splits)]))
+    chosen = {("rings", fold): GIN.configurations[fold] for fold in range(FOLDS)}
     assert {c["criterion"] for c in chosen.values()} == {"score", "late-score", "loss"}
     (job,) = final_jobs(PROBLEM, "gin", chosen, RULES)
     shared = {(r.run.fold, r.run.seed): r for r in ended(working(job, PROBLEM, "cpu"))}
@@ -102,7 +116,7 @@ def test_between_criteria_the_score_decides(together):
         for c, s in ((by_loss, 0.7), (by_score, 0.8))
     ]
     records[0] = replace(records[0], validation_loss=0.01)
-    assert choose(ONE_FOLD, Contender("gin", (by_loss, by_score)), records)[0] == by_score
+    assert choose(ONE_FOLD, Contender("gin", (by_loss, by_score)), records)["rings", 0] == by_score
 
 
 def test_what_is_alike_changes_no_shape():

@@ -5,11 +5,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from lab.problems import RULES, contender, problem
+from lab.problems import RULES, contender, problem, selection_jobs
 
 from softperm.lab import engines
 from softperm.lab.engines import LocalEngine, RayEngine
-from softperm.lab.protocol import evaluate, selection_jobs
+from softperm.lab.protocol import evaluate
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")  # Ray leaves sockets and processes to the end

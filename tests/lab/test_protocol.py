@@ -10,15 +10,27 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lab.problems import FOLDS, RULES, TRAINING, DiesAfter, Forbidden, contender, problem
+from lab.problems import (
+    FOLDS,
+    RULES,
+    TRAINING,
+    DiesAfter,
+    Forbidden,
+    contender,
+    final_jobs,
+    problem,
+    selection_jobs,
+)
 
 from softperm.lab import jobs
 from softperm.lab.engines import LocalEngine
-from softperm.lab.protocol import Contender, Failed, choose, evaluate, final_jobs, selection_jobs
+from softperm.lab.problem import Question
+from softperm.lab.protocol import Contender, Failed, choose, evaluate, selection_runs, stacks
 from softperm.lab.records import find_records
 from softperm.lab.tables import cells_of
 
 PROBLEM = problem()
+PLACES = [("rings", fold) for fold in range(FOLDS)]
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +174,7 @@ def test_validation_decides_by_score_then_loss_then_order(finished):
             made.append(replace(first, run=run, validation_score=score, validation_loss=loss))
         one_fold = replace(PROBLEM, splits=PROBLEM.splits[:1])
         listed = Contender("pi-gnn", tuple(r.run.configuration for r in made))
-        return choose(one_fold, listed, reversed(made))[0]["latent_vertices"]
+        return choose(one_fold, listed, reversed(made))["rings", 0]["latent_vertices"]
 
     assert chosen((0.8, 9.0), (0.7, 0.1)) == 3
     assert chosen((0.7, 0.1), (0.8, 9.0)) == 4
@@ -186,7 +198,7 @@ def test_a_configuration_that_diverged_is_never_chosen(finished):
             ),
         ]
         one_fold = replace(PROBLEM, splits=PROBLEM.splits[:1])
-        assert choose(one_fold, Contender("pi-gnn", (bad, good)), made)[0] == good
+        assert choose(one_fold, Contender("pi-gnn", (bad, good)), made)["rings", 0] == good
 
 
 def test_settings_that_are_tuples_survive_the_disk(tmp_path):
@@ -198,13 +210,13 @@ def test_settings_that_are_tuples_survive_the_disk(tmp_path):
 
 
 def test_seeds_of_two_evaluations_do_not_meet():
-    chosen = {fold: contender().configurations[0] for fold in range(FOLDS)}
+    chosen = {("rings", fold): contender().configurations[0] for fold in range(FOLDS)}
     seeds = []
     for seed in (0, 1):
         rules = replace(RULES, seed=seed)
-        stacks = [*selection_jobs(PROBLEM, contender(sizes=(3,)), rules)]
-        stacks += final_jobs(PROBLEM, "pi-gnn", chosen, rules)
-        seeds += [jobs.seed_of(run) for job in stacks for run in job.runs]
+        made = [*selection_jobs(PROBLEM, contender(sizes=(3,)), rules)]
+        made += final_jobs(PROBLEM, "pi-gnn", chosen, rules)
+        seeds += [jobs.seed_of(run) for job in made for run in job.runs]
     assert len(set(seeds)) == len(seeds)
 
 
@@ -221,13 +233,68 @@ def test_records_of_other_graphs_are_refused(finished, tmp_path):
         evaluate(problem(30), [contender()], RULES, Forbidden(), folder)
 
 
-def test_a_cut_file_of_records_names_the_missing_fold(tmp_path):
-    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
-    file = next((tmp_path / "records").glob("*.selection.*"))
-    kept = file.read_bytes().splitlines(keepends=True)[1:]
+def test_a_record_that_was_lost_is_made_again_and_no_other(tmp_path):
+    first = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    before = set((tmp_path / "records").iterdir())
+    file = next((tmp_path / "records").glob("*.final.*"))
+    _, *kept = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(kept))
-    with pytest.raises(ValueError, match="lacks the record of fold 0"):
-        evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    assert [r.run for r in again] == [r.run for r in first]
+    (new,) = set((tmp_path / "records").iterdir()) - before
+    assert len(new.read_bytes().splitlines()) == 1
+
+
+@pytest.mark.parametrize("stack", [1, 2, 3, 4, 5, 7])
+def test_what_is_left_makes_the_same_jobs_again(stack):
+    rules = replace(RULES, stack=stack)
+    whole = stacks(selection_runs(PROBLEM, contender(), rules), rules)
+    for done in range(2 ** len(whole)):
+        left = [job for k, job in enumerate(whole) if not done >> k & 1]
+        runs = [run for job in left for run in job.runs]
+        assert [job.name for job in stacks(runs, rules)] == [job.name for job in left]
+
+
+def regression(*names: str):
+    """How many vertices and edges a graph has, as questions about the same graphs."""
+    graphs = PROBLEM.graphs
+    values = {"vertices": graphs.sizes, "edges": graphs.edge_ptr.diff()}
+    asked = [Question(f"rings-{n}", values[n][:, None].double(), f"print of {n}") for n in names]
+    return replace(PROBLEM, kind="regression", questions={q.name: q for q in asked})
+
+
+def test_targets_are_trained_side_by_side_and_give_what_each_gives_alone(tmp_path):
+    both = regression("vertices", "edges")
+    made = selection_jobs(both, contender(), RULES)
+    assert [len(job.runs) for job in made] == [2 * FOLDS] * 2
+    assert len({job.name for job in made}) == 2
+    together = evaluate(both, [contender()], RULES, LocalEngine(), tmp_path / "both")
+    assert {cell.dataset for cell in cells_of(together)} == {"rings-vertices", "rings-edges"}
+    for name in ("vertices", "edges"):
+        one = regression(name)
+        alone = evaluate(one, [contender()], RULES, LocalEngine(), tmp_path / name)
+        mine = [r for r in together if r.run.dataset == f"rings-{name}"]
+        assert [r.run for r in mine] == [r.run for r in alone]
+        for a, b in zip(mine, alone, strict=True):
+            assert (a.fingerprint, a.best_epoch) == (f"print of {name}", b.best_epoch)
+            assert a.test_score == pytest.approx(b.test_score, rel=1e-4)
+            assert a.curve["train_loss"] == pytest.approx(b.curve["train_loss"], rel=1e-3)
+
+
+def test_a_target_that_is_finished_is_not_trained_again_beside_another(tmp_path):
+    first = evaluate(regression("edges"), [contender()], RULES, LocalEngine(), tmp_path)
+    seen = []
+    both = regression("vertices", "edges")
+    records = evaluate(
+        both, [contender()], RULES, LocalEngine(), tmp_path, lambda *a: seen.append(a[0])
+    )
+    sizes = {text.split(", ")[2] for text in seen if "selection" in text}
+    assert sizes == {f"{FOLDS} models"}
+    kept = [r for r in records if r.run.dataset == "rings-edges"]
+    assert digests(kept) == digests(first)
+    assert len(records) == 2 * len(first)
+    again = evaluate(both, [contender()], RULES, Forbidden(), tmp_path)
+    assert digests(again) == digests(records)
 
 
 def test_a_system_that_fails_is_named_at_the_end_and_the_others_go_through_everything(tmp_path):
@@ -241,7 +308,7 @@ def test_a_system_that_fails_is_named_at_the_end_and_the_others_go_through_every
 
 
 def test_a_kernel_is_refused_on_a_regression_before_anything_is_trained(tmp_path):
-    numbers = replace(PROBLEM, kind="regression", y=PROBLEM.y[:, None].double())
+    numbers = regression("vertices")
     kernel = Contender("wl-kernel", ({"iterations": 1, "C": 1.0},))
     with pytest.raises(ValueError, match="wl-kernel classifies, but rings is a regression"):
         evaluate(numbers, [contender(), kernel], RULES, Forbidden(), tmp_path)
@@ -250,9 +317,9 @@ def test_a_kernel_is_refused_on_a_regression_before_anything_is_trained(tmp_path
 
 def test_stacks_are_no_larger_than_asked():
     rules = replace(RULES, stack=2)
-    stacks = selection_jobs(PROBLEM, contender(), rules)
-    assert [len(job.runs) for job in stacks] == [2, 1, 2, 1]
-    chosen = {fold: contender().configurations[0] for fold in range(FOLDS)}
+    made = selection_jobs(PROBLEM, contender(), rules)
+    assert [len(job.runs) for job in made] == [2, 1, 2, 1]
+    chosen = {("rings", fold): contender().configurations[0] for fold in range(FOLDS)}
     assert [len(job.runs) for job in final_jobs(PROBLEM, "pi-gnn", chosen, rules)] == [2, 2, 2]
 
 
@@ -272,7 +339,7 @@ def test_progress_ends_at_the_end(tmp_path):
 
 def test_time_before_an_interruption_counts(monkeypatch):
     (one,) = contender(sizes=(3,)).configurations
-    (job,) = final_jobs(PROBLEM, "pi-gnn", dict.fromkeys(range(FOLDS), one), RULES)
+    (job,) = final_jobs(PROBLEM, "pi-gnn", dict.fromkeys(PLACES, one), RULES)
     results = jobs.Stack.results
 
     def resumed(stack):
