@@ -10,6 +10,7 @@ from typing import Any
 FILE = "evaluation.json"
 ASKED = "asked"  # datasets and systems so far: more may be asked for, within the same settings
 OWN = ""  # in the place of a dataset: the user's own graphs
+FORMER = "stack"  # once a setting: how many are trained side by side, which changes no result
 
 
 def claim(
@@ -21,7 +22,8 @@ def claim(
         out: the folder.
         choices: the settings, which stay the same.
         models: systems that are asked for now.
-        datasets: on which datasets; none for graphs of the user's own.
+        datasets: on which datasets, with a target behind each if there are several; none for
+            graphs of the user's own.
     """
     from softperm.folder import write_atomically  # brings torch
 
@@ -32,7 +34,8 @@ def claim(
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             asked = _asked(content)
-            there = _flat({name: value for name, value in content.items() if name != ASKED})
+            kept = {k: value for k, value in content.items() if k not in (ASKED, FORMER)}
+            there = _flat(kept)
         except (ValueError, AttributeError, TypeError):
             raise ValueError(f"{path} is damaged: choose another --out") from None
         here = _flat(json.loads(json.dumps(choices)))

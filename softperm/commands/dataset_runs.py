@@ -75,7 +75,7 @@ def pose(
         _columns(names, wanted, dataset.name)
         return Problem(dataset, names, dataset.y, Classification(len(dataset.class_names)), split)
     columns = _columns(names, wanted, dataset.name)
-    y = dataset.y if len(columns) == len(names) else dataset.y[:, columns]
+    y = dataset.y if columns == list(range(len(names))) else dataset.y[:, columns]
     if dataset.task == "multilabel":
         task: Task = MultiLabel(len(columns), metric=METRICS.get(dataset.name, "roc_auc"))
     else:
@@ -94,7 +94,7 @@ def _columns(names: tuple[str, ...], wanted: list[str] | None, dataset: str) -> 
                 f"{dataset} has the targets {', '.join(names)}; name what to learn with --target"
                 + (f", not {name!r}" if name else "")
             )
-    return [place[name.lower()] for name in wanted or []]
+    return list(dict.fromkeys(place[name.lower()] for name in wanted or []))
 
 
 def configure(

@@ -12,8 +12,9 @@ from softperm.commands.claims import claim
 from softperm.commands.console import counting, give, logging_to, ready_folder, staged
 
 if TYPE_CHECKING:
+    from softperm.lab.desk import Engine, Say
     from softperm.lab.problem import Problem
-    from softperm.lab.protocol import Contender, Engine, Rules, Say
+    from softperm.lab.protocol import Contender, Rules
     from softperm.lab.recipes import Recipe
     from softperm.lab.records import Record
 
@@ -101,21 +102,23 @@ def evaluate(
         configurations=configurations or chosen.configurations,
     )
     names = _listed(model) or chosen.models
+    named: list[str] = []
     if not names:
         raise ValueError(f"recipe {chosen.name} names no models: name some with --models")
     contenders = [contender_of(chosen, name) for name in names]
     if data is None:
         wanted = replace(chosen, targets=_targets(chosen, _listed(target)))
         problems = _posed(wanted, _listed_names(dataset), data_root, seed)
+        for name in _listed_names(dataset) or chosen.datasets:
+            named += [f"{name}-{t}" for t in wanted.targets] or [name]
     else:
         problems = iter([_own(data, target, task, smiles_column, symmetrise, seed, folds)])
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
     content = {k: v for k, v in asdict(chosen).items() if k != "variants" or v}
-    choices = {"recipe": content, "seed": seed, "stack": stack}
+    choices = {"recipe": content, "seed": seed}
     own = {"data": str(data), "target": target, "task": task, "folds": folds}
     own |= {} if smiles_column is None else {"smiles_column": smiles_column}
-    named = (_listed_names(dataset) or chosen.datasets) if data is None else ()
     claim(out, choices if data is None else {**choices, **own}, names, named)
     where = _engine(engine, device, address, abreast)
     records: list[Record] = []

@@ -7,40 +7,23 @@ whose configuration has been chosen by then, are given one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from softperm.baselines import Kernel
-from softperm.lab.alike import key_of, shape_of, training_of
-from softperm.lab.jobs import Job, check_configuration
+from softperm.lab.alike import key_of
+from softperm.lab.desk import Desk, Engine, Say
+from softperm.lab.jobs import check_configuration
 from softperm.lab.problem import Problem
 from softperm.lab.recipes import Recipe, points
-from softperm.lab.records import Record, Run, read_records, write_records
+from softperm.lab.records import Record, Run
 from softperm.lab.systems import PiGNNSystem, find_system
 
 RUNS = 1000  # seeds of one evaluation: the next one's are others
-Say = Callable[[str, float], None]
-"""Told what is being done, and what share of the whole is behind."""
 Chosen = Mapping[tuple[str, int], Mapping[str, Any]]
 """The configuration for each question in each fold."""
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Somewhere to work."""
-
-    def run(
-        self,
-        jobs: Sequence[Job],
-        problem: Problem,
-        folder: Path,
-        on_epoch: Callable[[Job, int], None],
-    ) -> Iterator[tuple[Job, list[Record] | str]]:
-        """Each job with its records, or with the sentence that says why there are none."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -134,27 +117,27 @@ def evaluate(
 
     Raises:
         ValueError: a system cannot do what the problem asks for; nothing was trained.
-        Failed: some jobs failed; the sentence names their systems and folds. The other systems
-            were trained and tested as if those had not been asked for.
+        Failed: some jobs failed; the sentence names their systems and folds, and of several
+            questions the question. All else was trained and tested as if those had not been asked
+            for.
     """
     for contender in contenders:
         _check_able(contender, problem)
-    desk = _Desk(problem, engine, folder, say, rules, _size(problem, contenders, rules))
-    chosen: dict[str, Chosen] = {}
-    single = [c for c in contenders if len(c.configurations) == 1]
+    size = _size(problem, contenders, rules)
+    desk = Desk(problem, engine, folder, say, rules.stack, size)
     several = [c for c in contenders if len(c.configurations) > 1]
     records = desk.finish([run for c in several for run in selection_runs(problem, c, rules)])
-    for contender in several:
-        if contender.model not in desk.failed:
-            chosen[contender.model] = choose(problem, contender, records)
-    for contender in single:
-        only = contender.configurations[0]
-        chosen[contender.model] = dict.fromkeys(_places(problem), only)
-    todo = [c.model for c in contenders if c.model in chosen]
-    final = desk.finish([run for m in todo for run in final_runs(problem, m, chosen[m], rules)])
+    runs: list[Run] = []
+    for contender in contenders:
+        able = _without(problem, [name for name, model in desk.failed if model == contender.model])
+        chosen = dict.fromkeys(_places(able), contender.configurations[0])
+        if len(contender.configurations) > 1:
+            chosen = choose(able, contender, records)
+        runs += final_runs(problem, contender.model, chosen, rules)
+    final = desk.finish(runs)
     if desk.failed:
         sentences = [s for found in desk.failed.values() for s in found]
-        whole = [r for r in final if r.run.model not in desk.failed]
+        whole = [r for r in final if (r.run.dataset, r.run.model) not in desk.failed]
         raise Failed(f"{problem.name}: {'; '.join(sentences)}", whole)
     return final
 
@@ -166,6 +149,12 @@ def _check_able(contender: Contender, problem: Problem) -> None:
         raise ValueError(
             f"{contender.model} classifies, but {problem.name} is a {problem.kind}: leave it out"
         )
+
+
+def _without(problem: Problem, questions: Sequence[str]) -> Problem:
+    """The problem without some of its questions."""
+    left = {name: q for name, q in problem.questions.items() if name not in questions}
+    return replace(problem, questions=left)
 
 
 def _places(problem: Problem) -> list[tuple[str, int]]:
@@ -196,8 +185,9 @@ def choose(problem: Problem, contender: Contender, records: Iterable[Record]) ->
     order = {key_of(c): k for k, c in enumerate(contender.configurations)}
     tried: dict[tuple[str, int], list[Record]] = {place: [] for place in _places(problem)}
     for record in records:
-        if record.run.model == contender.model:
-            tried[record.run.dataset, record.run.fold].append(record)
+        place = (record.run.dataset, record.run.fold)
+        if record.run.model == contender.model and place in tried:
+            tried[place].append(record)
     chosen = {}
     for (question, fold), found in tried.items():
         if len(found) != len(contender.configurations):
@@ -222,34 +212,11 @@ def final_runs(problem: Problem, model: str, chosen: Chosen, rules: Rules) -> li
     ]
 
 
-def stacks(runs: Iterable[Run], rules: Rules) -> list[Job]:
-    """Runs of one system and shape in as few jobs as may be; those of one training together.
-
-    The jobs of a shape have much the same size, the larger ones first: without those that are
-    finished, what is left makes the same jobs again.
-    """
-    shapes: dict[tuple[str, str], dict[tuple, list[Run]]] = {}
-    for run in runs:
-        trainings = shapes.setdefault((run.model, shape_of(run, find_system(run.model))), {})
-        trainings.setdefault(training_of(run), []).append(run)
-    jobs = []
-    for (model, _), trainings in shapes.items():
-        system, each = find_system(model), list(trainings.values())
-        most = rules.stack if not isinstance(system, Kernel) and system.stackable else 1
-        parts = math.ceil(len(each) / most)
-        for k in range(parts):
-            share, larger = divmod(len(each), parts)
-            begin = k * share + min(k, larger)
-            part = each[begin : begin + share + (k < larger)]
-            jobs.append(Job(tuple(chain.from_iterable(part))))
-    return jobs
-
-
 def _merit(record: Record, by_loss: bool) -> tuple[float, float]:
     """What to minimise: loss or score first; a run that diverged comes last."""
     score = -record.validation_score if record.higher_is_better else record.validation_score
     loss, score = (math.inf if math.isnan(v) else v for v in (record.validation_loss, score))
-    return (loss, score) if by_loss and record.curve else (score, loss)
+    return (loss, score) if by_loss else (score, loss)
 
 
 def _size(problem: Problem, contenders: Sequence[Contender], rules: Rules) -> int:
@@ -262,77 +229,3 @@ def _size(problem: Problem, contenders: Sequence[Contender], rules: Rules) -> in
             if k == 0:
                 total += rules.final_runs * configuration.get("epochs", 1)
     return max(total * len(_places(problem)), 1)
-
-
-class _Desk:
-    """Hands out jobs that are not finished, and keeps what comes back."""
-
-    def __init__(
-        self, problem: Problem, engine: Engine, folder: Path, say: Say, rules: Rules, size: int
-    ) -> None:
-        self.problem, self.engine, self.folder, self.say = problem, engine, folder, say
-        self.rules, self.size, self.behind = rules, size, 0
-        self.failed: dict[str, list[str]] = {}
-        self.live: dict[str, int] = {}  # epochs of single models that jobs at work have behind them
-        self.known = {key: found for path in self._files() for key, found in _kept(path)}
-
-    def finish(self, runs: Sequence[Run]) -> list[Record]:
-        """The records of all runs, read or made; ``failed`` has a sentence for each that failed."""
-        todo = [run for run in runs if not self._is_known(run)]
-        self.behind += sum(_epochs(run) for run in runs) - sum(_epochs(run) for run in todo)
-        jobs = stacks(todo, self.rules)
-        for job, outcome in self.engine.run(jobs, self.problem, self.folder, self._tick):
-            if isinstance(outcome, str):
-                folds = sorted({run.fold for run in job.runs})
-                model = job.runs[0].model
-                self.failed.setdefault(model, []).append(f"{model}, folds {folds}: {outcome}")
-                continue
-            path = self.folder / "records" / f"{job.name}.jsonl"
-            write_records(path, outcome)
-            self.known.update((_key(record.run), (record, path)) for record in outcome)
-            self.live.pop(job.name, None)
-            self.behind += job.epochs
-        return [self.known[_key(run)][0] for run in runs if _key(run) in self.known]
-
-    def _tick(self, job: Job, epoch: int) -> None:
-        first = job.runs[0]
-        self.live[job.name] = epoch * len(job.runs)
-        share = (self.behind + sum(self.live.values())) / self.size
-        models = f"{len(job.runs)} model{'s' if len(job.runs) > 1 else ''}"
-        doing = f"{first.model}, {first.stage}, {models}, epoch {epoch}"
-        self.say(doing, min(share, 1.0))
-
-    def _files(self) -> list[Path]:
-        """Those of the folder that may hold records of the problem."""
-        begins = tuple(f"{name}{end}" for name in self.problem.questions for end in (".", "+"))
-        found = sorted((self.folder / "records").glob("*.jsonl"))
-        return [path for path in found if path.name.startswith(begins)]
-
-    def _is_known(self, run: Run) -> bool:
-        """Whether a run is finished; its record must be of these graphs."""
-        if _key(run) not in self.known:
-            return False
-        record, path = self.known[_key(run)]
-        if record.fingerprint != self.problem.questions[run.dataset].fingerprint:
-            raise ValueError(
-                f"{path} was made with other graphs or splits of {run.dataset}: "
-                "choose another --out"
-            )
-        return True
-
-
-def _kept(path: Path) -> Iterator[tuple[tuple, tuple[Record, Path]]]:
-    """The records of a file by their runs, and where they are from."""
-    for record in read_records(path):
-        yield _key(record.run), (record, path)
-
-
-def _key(run: Run) -> tuple:
-    """The same for a run and for what a file made of it."""
-    place = (run.dataset, run.model, run.stage, run.fold, run.folds, run.seed)
-    return (*place, key_of(run.configuration))
-
-
-def _epochs(run: Run) -> int:
-    """How many passes over training graphs a run takes, at most."""
-    return run.configuration.get("epochs", 1)

@@ -199,6 +199,14 @@ def test_a_network_that_does_not_say_how_it_reads_graphs_is_refused(root, tmp_pa
         assert done.stderr.count("\n") == 1
 
 
+def test_targets_keep_the_order_in_which_they_are_asked_for(root):
+    dataset = load_dataset("QM9", root)
+    turned = list(reversed(dataset.target_names))
+    problem = pose("QM9", root, [*turned, turned[0]], 0, False)
+    assert problem.targets == tuple(turned)
+    assert torch.equal(problem.y, dataset.y.flip(1))
+
+
 def test_what_is_learnt_follows_from_name_and_targets(root):
     several = pose("OGBG-MOLPCBA", root, None, 0, False)
     assert several.task == MultiLabel(2, metric="average_precision")

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import torch
 from samples import collect, rings_and_cliques
 
+from softperm.lab.desk import stacks
 from softperm.lab.engines import LocalEngine
 from softperm.lab.jobs import Job
 from softperm.lab.problem import Problem, own_problem
-from softperm.lab.protocol import Chosen, Contender, Rules, final_runs, selection_runs, stacks
+from softperm.lab.protocol import Chosen, Contender, Rules, final_runs, selection_runs
 
 FOLDS = 3
 TRAINING = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-2, "criterion": "score"}
@@ -34,12 +35,12 @@ def contender(model: str = "pi-gnn", sizes: tuple[int, ...] = (3, 4)) -> Contend
 
 def selection_jobs(problem: Problem, contender: Contender, rules: Rules) -> list[Job]:
     """What choosing takes."""
-    return stacks(selection_runs(problem, contender, rules), rules)
+    return stacks(selection_runs(problem, contender, rules), rules.stack)
 
 
 def final_jobs(problem: Problem, model: str, chosen: Chosen, rules: Rules) -> list[Job]:
     """What testing takes."""
-    return stacks(final_runs(problem, model, chosen, rules), rules)
+    return stacks(final_runs(problem, model, chosen, rules), rules.stack)
 
 
 class Forbidden:

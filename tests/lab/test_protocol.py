@@ -23,9 +23,10 @@ from lab.problems import (
 )
 
 from softperm.lab import jobs
+from softperm.lab.desk import stacks
 from softperm.lab.engines import LocalEngine
 from softperm.lab.problem import Question
-from softperm.lab.protocol import Contender, Failed, choose, evaluate, selection_runs, stacks
+from softperm.lab.protocol import Contender, Failed, choose, evaluate, selection_runs
 from softperm.lab.records import find_records
 from softperm.lab.tables import cells_of
 
@@ -161,10 +162,11 @@ def test_a_single_configuration_needs_no_selection(tmp_path):
     assert {r.run.stage for r in find_records(tmp_path)} == {"final"}
 
 
-def test_validation_decides_by_score_then_loss_then_order(finished):
+@pytest.mark.parametrize("curve", [{}, {"train_loss": [1.0]}], ids=["gathered", "fresh"])
+def test_validation_decides_by_score_then_loss_then_order(curve, finished):
     _, folder = finished
     tried = [r for r in find_records(folder) if r.run.stage == "selection" and r.run.fold == 0]
-    first = tried[0]
+    first = replace(tried[0], curve=curve)
 
     def chosen(a: tuple[float, float], b: tuple[float, float], criterion: str = "score") -> int:
         made, sizes = [], (3, 4)
@@ -247,12 +249,11 @@ def test_a_record_that_was_lost_is_made_again_and_no_other(tmp_path):
 
 @pytest.mark.parametrize("stack", [1, 2, 3, 4, 5, 7])
 def test_what_is_left_makes_the_same_jobs_again(stack):
-    rules = replace(RULES, stack=stack)
-    whole = stacks(selection_runs(PROBLEM, contender(), rules), rules)
+    whole = stacks(selection_runs(PROBLEM, contender(), RULES), stack)
     for done in range(2 ** len(whole)):
         left = [job for k, job in enumerate(whole) if not done >> k & 1]
         runs = [run for job in left for run in job.runs]
-        assert [job.name for job in stacks(runs, rules)] == [job.name for job in left]
+        assert [job.name for job in stacks(runs, stack)] == [job.name for job in left]
 
 
 def regression(*names: str):
@@ -293,8 +294,21 @@ def test_a_target_that_is_finished_is_not_trained_again_beside_another(tmp_path)
     kept = [r for r in records if r.run.dataset == "rings-edges"]
     assert digests(kept) == digests(first)
     assert len(records) == 2 * len(first)
-    again = evaluate(both, [contender()], RULES, Forbidden(), tmp_path)
-    assert digests(again) == digests(records)
+    for asked in (("vertices", "edges"), ("edges", "vertices"), ("vertices",), ("edges",)):
+        again = evaluate(regression(*asked), [contender()], RULES, Forbidden(), tmp_path)
+        assert len(again) == len(asked) * len(first)
+        assert digests(again) <= digests(records)
+
+
+def test_a_target_that_cannot_be_learnt_is_named_and_the_others_go_through_everything(tmp_path):
+    both = regression("vertices", "edges")
+    nothing = replace(both.questions["rings-edges"], y=both.questions["rings-edges"].y * math.nan)
+    bad = replace(both, questions={**both.questions, "rings-edges": nothing})
+    with pytest.raises(Failed, match=r"rings: rings-edges, pi-gnn, folds \[") as told:
+        evaluate(bad, [contender()], RULES, LocalEngine(), tmp_path)
+    assert "rings-vertices" not in str(told.value)
+    (cell,) = cells_of(told.value.records)
+    assert (cell.dataset, len(cell.scores)) == ("rings-vertices", FOLDS)
 
 
 def test_a_system_that_fails_is_named_at_the_end_and_the_others_go_through_everything(tmp_path):

@@ -60,8 +60,8 @@ def run(
 ) -> tuple[list[Timing], list[Timing]]:
     """Both curves of the paper: over n with P = 10, then over P with n = 50.
 
-    What is measured is kept at once in ``runtime.json``. A study there that was cut short, of the
-    same device, versions and epochs, is gone on with.
+    What is measured is kept at once in ``runtime.json``, and a study there that was cut short is
+    gone on with.
 
     Args:
         folder: where it is kept.
@@ -69,6 +69,9 @@ def run(
         naive_epochs: timed for the padded way.
         device: where to train.
         say: told what is being done.
+
+    Raises:
+        ValueError: the folder holds a study of another device, or of other versions or epochs.
     """
     circumstances = {
         "device": device_name(torch.device(device)),
@@ -95,13 +98,24 @@ def run(
 
 
 def _kept(path: Path, circumstances: dict[str, Any]) -> dict[tuple[int, int], Timing]:
-    """What was measured before under the same circumstances, by n and P."""
+    """What was measured before, by n and P.
+
+    Raises:
+        ValueError: the file is damaged, or of a study under other circumstances.
+    """
     if not path.exists():
         return {}
-    told = json.loads(path.read_text())
-    if {name: told.get(name) for name in circumstances} != circumstances:
-        return {}
-    timings = [Timing(**t) for t in told["over_n"] + told["over_p"]]
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        timings = [Timing(**t) for t in told["over_n"] + told["over_p"]]
+        other = [name for name, value in circumstances.items() if told[name] != value]
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path} is damaged: delete it, or choose another folder") from None
+    if other:
+        raise ValueError(
+            f"{path} holds a study with other {' and '.join(other)}: delete it, or choose another "
+            "folder"
+        )
     return {(t.vertices, t.latent_vertices): t for t in timings}
 
 
