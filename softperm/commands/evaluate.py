@@ -69,8 +69,9 @@ def evaluate(
     ] = None,
     stack: Annotated[int, Option(min=1, help="Models trained side by side, at most.")] = 64,
     abreast: Annotated[
-        int, Option(min=1, help="Stacks that share a GPU, an epoch of each in turn.")
-    ] = 1,
+        int | None,
+        Option(min=1, help="Stacks that take turns, an epoch of each; 4 by default on a GPU."),
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Same seed, same numbers.")] = 0,
     device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
     engine: Annotated[str, Option(help="local, or ray for a cluster.")] = "local",
@@ -203,7 +204,7 @@ def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
     return wanted or recipe.targets
 
 
-def _engine(name: str, device: str, address: str | None, abreast: int) -> Engine:
+def _engine(name: str, device: str, address: str | None, abreast: int | None) -> Engine:
     from softperm.estimators.preparation import find_device
     from softperm.lab.engines import LocalEngine, RayEngine
 
@@ -212,7 +213,12 @@ def _engine(name: str, device: str, address: str | None, abreast: int) -> Engine
         return RayEngine(device, address)
     if name != "local":
         raise ValueError(f"--engine must be local or ray; got {name!r}")
-    return LocalEngine(device, abreast)
+    return LocalEngine(device, abreast or usual_abreast(device))
+
+
+def usual_abreast(device: str) -> int:
+    """How many stacks take turns unless told otherwise: on a GPU one leaves much of it idle."""
+    return 4 if device.startswith("cuda") else 1
 
 
 def _posed(

@@ -17,7 +17,7 @@ from softperm.lab.records import Record
 from softperm.training.interrupt import interruptible
 
 Outcome = list[Record] | str
-_NO_MEMORY = "out of memory: lower --stack, or --abreast if it is above 1"
+_NO_MEMORY = "out of memory: lower --stack, or --abreast (4 by default on a GPU)"
 
 
 @dataclass(frozen=True)

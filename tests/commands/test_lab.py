@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from samples import rings_and_cliques, run_command, write_json_lines
 
-from softperm.commands.evaluate import _posed
+from softperm.commands.evaluate import _posed, usual_abreast
 from softperm.lab.recipes import read_recipe
 
 
@@ -51,6 +51,10 @@ def test_graphs_of_one_class_leave_no_folder_behind(tmp_path):
     assert done.exit_code == 2
     assert "graphs of one class only" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_stacks_take_turns_where_there_is_a_gpu():
+    assert [usual_abreast(device) for device in ("cpu", "cuda", "cuda:1")] == [1, 4, 4]
 
 
 def test_evaluate_gives_numbers_as_json(evaluated):
