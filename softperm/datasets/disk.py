@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 try:
@@ -18,7 +18,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
-def exclusive(target: Path) -> Iterator[None]:
+def exclusive(target: Path, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the only right to make ``target``; others wait their turn.
 
     The right belongs to an open file, so it ends with the process however that ends: after a
@@ -26,12 +26,17 @@ def exclusive(target: Path) -> Iterator[None]:
 
     Args:
         target: the file to be made; ``target.lock`` beside it is the lock and stays there.
+        wait: called if somebody else holds it, before waiting for them.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(target.name + ".lock").open("a") as lock:
         if fcntl is not None:
             with contextlib.suppress(OSError):  # a network disk without locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    wait()
+                    fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

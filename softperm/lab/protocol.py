@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from softperm.baselines import Kernel
+from softperm.datasets.disk import exclusive
 from softperm.lab.alike import key_of
 from softperm.lab.desk import Desk, Engine, Say
 from softperm.lab.jobs import check_configuration
@@ -109,7 +111,8 @@ def evaluate(
         contenders: what is compared.
         rules: numbers of the protocol.
         engine: where to work.
-        folder: keeps the records; several calls may share it.
+        folder: keeps the records; several processes may share it. One that comes to a system and
+            dataset on which another is at work waits for it, and then has its records.
         say: told what is being done.
 
     Returns:
@@ -123,6 +126,24 @@ def evaluate(
     """
     for contender in contenders:
         _check_able(contender, problem)
+    with ExitStack() as held:
+        for model in sorted({contender.model for contender in contenders}):
+            place = folder / "locks" / f"{problem.name}.{model}"
+            held.enter_context(
+                exclusive(place, lambda m=model: say(f"waits for {m} elsewhere", 0.0))
+            )
+        return _evaluate(problem, contenders, rules, engine, folder, say)
+
+
+def _evaluate(
+    problem: Problem,
+    contenders: Sequence[Contender],
+    rules: Rules,
+    engine: Engine,
+    folder: Path,
+    say: Say,
+) -> list[Record]:
+    """What :func:`evaluate` does once nobody else is at the same."""
     size = _size(problem, contenders, rules)
     desk = Desk(problem, engine, folder, say, rules.stack, size)
     several = [c for c in contenders if len(c.configurations) > 1]

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -94,6 +95,34 @@ def test_finished_work_is_not_done_again(finished):
     records, folder = finished
     again = evaluate(PROBLEM, [contender()], RULES, Forbidden(), folder)
     assert digests(again) == digests(records)
+
+
+def test_two_at_once_in_one_folder_do_the_work_once(finished, tmp_path):
+    records, _ = finished
+    said, found = [], []
+
+    class Slow:
+        """Begins when the other one waits."""
+
+        def run(self, *arguments):
+            while not said:
+                time.sleep(0.01)
+            return LocalEngine().run(*arguments)
+
+    def first() -> None:
+        found.append(evaluate(PROBLEM, [contender()], RULES, Slow(), tmp_path))
+
+    def second() -> None:
+        while not (tmp_path / "locks").exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        tell = lambda what, share: said.append(what)  # noqa: E731
+        found.append(evaluate(PROBLEM, [contender()], RULES, Forbidden(), tmp_path, tell))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: one(), (first, second)))
+    assert said == ["waits for pi-gnn elsewhere"]
+    assert [digests(f) for f in found] == [digests(records)] * 2
 
 
 @pytest.mark.parametrize("done", [0, 1, 2])
