@@ -170,6 +170,16 @@ def counting(what: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 @contextmanager
+def goes_on(out: Path) -> Iterator[None]:
+    """Says after Ctrl-C that the same command goes on from what the folder keeps."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; the same command with --out {out} goes on from here")
+        raise
+
+
+@contextmanager
 def staged(what: str) -> Iterator[Callable[[str, float], None]]:
     """Progress through the stages of something long: a bar with the time left, or plain lines.
 

@@ -28,7 +28,7 @@ def report(
         ),
     ] = False,
     title: Annotated[
-        str | None, typer.Option(help="Of the page; by default that of the table there.")
+        str | None, typer.Option(help="Of the page; by default that of the tables there are.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -65,7 +65,7 @@ def report(
     if collect:
         records = collect_records(records, out / "records")
     say(f"{len(records):,} records: writing tables and drawing curves")
-    made = write_report(records, out, title or _title(out), unfinished)
+    made = write_report(records, out, title or _title(out, runs), unfinished)
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
     cells = in_order(cells)
     if as_json:
@@ -75,8 +75,13 @@ def report(
     give(result, as_json)
 
 
-def _title(folder: Path) -> str:
-    """The title of the table that a folder already has."""
-    table = folder / "table.md"
-    first = table.read_text(encoding="utf-8").partition("\n")[0] if table.exists() else ""
-    return first.removeprefix("# ") or "Fair comparison"
+def _title(out: Path, runs: list[Path]) -> str:
+    """The title of the table that a folder already has, or of the tables it is made of."""
+    there = _first_line(out / "table.md")
+    titles = {_first_line(run / "table.md") for run in runs} - {""}
+    return there or (titles.pop() if len(titles) == 1 else "Fair comparison")
+
+
+def _first_line(table: Path) -> str:
+    text = table.read_text(encoding="utf-8") if table.exists() else ""
+    return text.partition("\n")[0].removeprefix("# ")

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from softperm.commands.console import give, ready_folder, say, staged, warnings_as_lines
+from softperm.commands.console import (
+    give,
+    goes_on,
+    ready_folder,
+    say,
+    staged,
+    warnings_as_lines,
+)
 
 app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)
 
@@ -42,7 +49,7 @@ def synthetic(
     ready_folder(out)
     config = study.StudyConfig(seeds=seeds, epochs=epochs)
     graphs = distance_study(max_vertices=max_vertices)
-    with warnings_as_lines(), staged("distance study") as stage:
+    with warnings_as_lines(), goes_on(out), staged("distance study") as stage:
         found = study.run(graphs, config, out, device=where, say=stage)
     page = report.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
     say(f"open {page} in a browser")
@@ -65,7 +72,7 @@ def runtime(
 
     device = str(find_device(device))
     ready_folder(out)
-    with warnings_as_lines(), staged("runtime study") as stage:
+    with warnings_as_lines(), goes_on(out), staged("runtime study") as stage:
         over_n, over_p = study.run(
             out, epochs=epochs, naive_epochs=naive_epochs, device=device, say=stage
         )

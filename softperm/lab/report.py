@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from softperm.datasets.catalogue import known_names
+from softperm.datasets.qm9 import QM9_UNITS
 from softperm.folder import write_atomically
 from softperm.lab.page import Page
 from softperm.lab.recipes import quoted
@@ -78,6 +79,13 @@ def _rank(model: str) -> tuple[int, str]:
     return system_names().index(base), variant
 
 
+def metric_name(cell: Cell) -> str:
+    """What a cell's numbers are, with their unit."""
+    data, _, target = cell.dataset.partition("-")
+    unit = QM9_UNITS.get(target) if (data, cell.metric) == ("QM9", "mae") else None
+    return NAMES.get(cell.metric, cell.metric) + (f", {unit}" if unit else "")
+
+
 def shown(cell: Cell) -> str:
     """Mean ± standard deviation if there is one, in per cent where the score is a share."""
     if cell.metric in PER_CENT:
@@ -119,7 +127,7 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
             {
                 "dataset": cell.dataset,
                 "model": _title(cell.model),
-                "metric": NAMES.get(cell.metric, cell.metric),
+                "metric": metric_name(cell),
                 "mean": f"{factor * cell.mean:.4g}",
                 "std": f"{factor * cell.std:.3g}" if several else "",
                 "standard error": f"{factor * cell.error:.3g}" if several else "",

@@ -146,6 +146,19 @@ def test_report_without_records_says_so(tmp_path):
     assert "no such folder" in run_command("report", tmp_path / "missing").stderr
 
 
+def test_a_table_made_elsewhere_has_the_title_of_what_it_is_made_of(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    title = (folder / "table.md").read_text().partition("\n")[0]
+    assert title != "# Fair comparison"
+    assert run_command("report", folder, "--out", tmp_path / "one").exit_code == 0
+    assert (tmp_path / "one" / "table.md").read_text().startswith(title + "\n")
+    told = ("--out", tmp_path / "other", "--title", "Other")
+    assert run_command("report", folder, *told).exit_code == 0
+    both = (tmp_path / "one", folder, tmp_path / "other")
+    assert run_command("report", *both, "--out", tmp_path / "both").exit_code == 0
+    assert (tmp_path / "both" / "table.md").read_text().startswith("# Fair comparison\n")
+
+
 def test_a_table_keeps_its_title(evaluated, tmp_path):
     _, folder, _ = evaluated
     copy = tmp_path / "copy"

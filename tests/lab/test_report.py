@@ -9,7 +9,7 @@ from lab.test_tables import OTHER, SCORES, record, table
 
 from softperm.lab import report
 from softperm.lab.recipes import quoted
-from softperm.lab.report import details, latex, markdown, shown, write_report
+from softperm.lab.report import details, latex, markdown, metric_name, shown, write_report
 from softperm.lab.tables import cells_of
 
 RECORDS = [*table(SCORES), *table(OTHER, "pi-gnn-d")]
@@ -28,6 +28,13 @@ def test_one_run_has_no_deviation():
     (line,) = details([cell])
     assert shown(cell) == f"{100 * SCORES[0, 0]:.1f}"
     assert line["std"] == line["standard error"] == ""
+
+
+def test_errors_have_a_unit():
+    (cell,) = cells_of(table(SCORES))
+    energy = replace(cell, dataset="QM9-u0", metric="mae")
+    names = [metric_name(c) for c in (cell, energy, replace(energy, dataset="mine-u0"))]
+    assert names == ["accuracy, %", "mae, Hartree", "mae"]
 
 
 def test_no_chance_is_said_to_be_zero():
