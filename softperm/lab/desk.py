@@ -69,6 +69,16 @@ class Desk:
             jobs = again
         return [self.known[_key(run)][0] for run in runs if _key(run) in self.known]
 
+    def sweep(self, models: Iterable[str]) -> None:
+        """Removes what stacks that nobody will go on with have saved, once all is finished.
+
+        A stack has the name of its first question; without that one it is another stack.
+        """
+        begins = tuple(f"{name}{end}" for name in self.problem.questions for end in (".", "+"))
+        for path in (self.folder / "checkpoints").glob("*.bin"):
+            if path.name.startswith(begins) and any(f".{m}." in path.name for m in models):
+                path.unlink(missing_ok=True)
+
     def _keep(self, job: Job, records: list[Record]) -> None:
         path = self.folder / "records" / f"{job.name}.jsonl"
         write_records(path, records)

@@ -160,6 +160,7 @@ def _evaluate(
         sentences = [s for found in desk.failed.values() for s in found]
         whole = [r for r in final if (r.run.dataset, r.run.model) not in desk.failed]
         raise Failed(f"{problem.name}: {'; '.join(sentences)}", whole)
+    desk.sweep([contender.model for contender in contenders])
     return final
 
 

@@ -125,6 +125,19 @@ def test_two_at_once_in_one_folder_do_the_work_once(finished, tmp_path):
     assert [digests(f) for f in found] == [digests(records)] * 2
 
 
+def test_what_a_stack_of_another_size_had_saved_is_swept_away(tmp_path):
+    saved = tmp_path / "checkpoints"
+    saved.mkdir()
+    mine, others = (
+        saved / "rings.pi-gnn.final.0.bin",
+        ["rings.pi-gnn-d.final.0.bin", "x.pi-gnn.1.bin"],
+    )
+    for path in (mine, *(saved / name for name in others)):
+        path.touch()
+    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    assert {path.name for path in saved.iterdir()} == set(others)
+
+
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_a_killed_evaluation_goes_on_to_the_same_records(done, finished, tmp_path):
     records, _ = finished
