@@ -170,12 +170,12 @@ def counting(what: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 @contextmanager
-def goes_on(out: Path) -> Iterator[None]:
+def goes_on(out: Path, log: Callable[[str], None] = say) -> Iterator[None]:
     """Says after Ctrl-C that the same command goes on from what the folder keeps."""
     try:
         yield
     except KeyboardInterrupt:
-        say(f"stopped; the same command with --out {out} goes on from here")
+        log(f"stopped; the same command with --out {out} goes on from here")
         raise
 
 

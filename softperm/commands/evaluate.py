@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from softperm.commands.claims import claim
-from softperm.commands.console import counting, give, logging_to, ready_folder, staged
+from softperm.commands.console import counting, give, goes_on, logging_to, ready_folder, staged
 
 if TYPE_CHECKING:
     from softperm.lab.desk import Engine, Say
@@ -132,12 +132,8 @@ def evaluate(
                 continue
             asked = f", {len(problem.questions)} targets" if len(problem.questions) > 1 else ""
             log(f"{problem.name}: {len(problem.graphs)} graphs, {problem.kind}{asked}")
-            try:
-                with staged(problem.name) as stage:
-                    found, sentences = _run(problem, contenders, rules, where, out, stage)
-            except KeyboardInterrupt:
-                log(f"stopped; the same command with --out {out} goes on from here")
-                raise
+            with goes_on(out, log), staged(problem.name) as stage:
+                found, sentences = _run(problem, contenders, rules, where, out, stage)
             records, failed = records + found, failed + sentences
             for sentence in sentences:
                 log(sentence)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from samples import collect, rings_and_cliques
@@ -10,8 +11,9 @@ from samples import collect, rings_and_cliques
 from softperm.lab.desk import stacks
 from softperm.lab.engines import LocalEngine
 from softperm.lab.jobs import Job
-from softperm.lab.problem import Problem, own_problem
+from softperm.lab.problem import Problem, Question, own_problem
 from softperm.lab.protocol import Chosen, Contender, Rules, final_runs, selection_runs
+from softperm.lab.records import Record
 
 FOLDS = 3
 TRAINING = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-2, "criterion": "score"}
@@ -25,6 +27,18 @@ def problem(count: int = 24) -> Problem:
     return own_problem(
         "rings", collect(graphs), torch.from_numpy(y), "classification", seed=0, folds=FOLDS
     )
+
+
+PROBLEM = problem()
+PLACES = [("rings", fold) for fold in range(FOLDS)]
+
+
+def regression(*names: str) -> Problem:
+    """How many vertices and edges a graph has, as questions about the same graphs."""
+    graphs = PROBLEM.graphs
+    values = {"vertices": graphs.sizes, "edges": graphs.edge_ptr.diff()}
+    asked = [Question(f"rings-{n}", values[n][:, None].double(), f"print of {n}") for n in names]
+    return replace(PROBLEM, kind="regression", questions={q.name: q for q in asked})
 
 
 def contender(model: str = "pi-gnn", sizes: tuple[int, ...] = (3, 4)) -> Contender:
@@ -41,6 +55,11 @@ def selection_jobs(problem: Problem, contender: Contender, rules: Rules) -> list
 def final_jobs(problem: Problem, model: str, chosen: Chosen, rules: Rules) -> list[Job]:
     """What testing takes."""
     return stacks(final_runs(problem, model, chosen, rules), rules.stack)
+
+
+def digests(records: Iterable[Record]) -> set[str]:
+    """What all numbers of some records come to, to the last bit."""
+    return {record.digest for record in records}
 
 
 class Forbidden:

@@ -1,49 +1,29 @@
-"""The fair comparison: no peeking, nothing lost, nothing done twice, the same numbers again."""
+"""The fair comparison: no peeking, validation decides, the same numbers again."""
 
 import math
-import multiprocessing
-import os
-import random
-import signal
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 from lab.problems import (
     FOLDS,
+    PLACES,
+    PROBLEM,
     RULES,
     TRAINING,
-    DiesAfter,
     Forbidden,
     contender,
+    digests,
     final_jobs,
-    problem,
+    regression,
     selection_jobs,
 )
 
 from softperm.lab import jobs
-from softperm.lab.desk import stacks
 from softperm.lab.engines import LocalEngine
-from softperm.lab.problem import Question
-from softperm.lab.protocol import Contender, Failed, choose, evaluate, selection_runs
+from softperm.lab.protocol import Contender, Failed, choose, evaluate
 from softperm.lab.records import find_records
 from softperm.lab.tables import cells_of
-
-PROBLEM = problem()
-PLACES = [("rings", fold) for fold in range(FOLDS)]
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """An evaluation that ran from beginning to end, and where its records are."""
-    folder = tmp_path_factory.mktemp("whole")
-    return evaluate(PROBLEM, [contender()], RULES, LocalEngine(), folder), folder
-
-
-def digests(records) -> set[str]:
-    return {record.digest for record in records}
 
 
 def test_every_fold_is_tested_as_often_as_asked(finished):
@@ -89,114 +69,6 @@ def test_another_seed_gives_other_numbers(finished, tmp_path):
     records, _ = finished
     other = evaluate(PROBLEM, [contender()], replace(RULES, seed=7), LocalEngine(), tmp_path)
     assert not digests(other) & digests(records)
-
-
-def test_finished_work_is_not_done_again(finished):
-    records, folder = finished
-    again = evaluate(PROBLEM, [contender()], RULES, Forbidden(), folder)
-    assert digests(again) == digests(records)
-
-
-def test_two_at_once_in_one_folder_do_the_work_once(finished, tmp_path):
-    records, _ = finished
-    said, found = [], []
-
-    class Slow:
-        """Begins when the other one waits."""
-
-        def run(self, *arguments):
-            while not said:
-                time.sleep(0.01)
-            return LocalEngine().run(*arguments)
-
-    def first() -> None:
-        found.append(evaluate(PROBLEM, [contender()], RULES, Slow(), tmp_path))
-
-    def second() -> None:
-        while not (tmp_path / "locks").exists():
-            time.sleep(0.01)
-        time.sleep(0.1)
-        tell = lambda what, share: said.append(what)  # noqa: E731
-        found.append(evaluate(PROBLEM, [contender()], RULES, Forbidden(), tmp_path, tell))
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: one(), (first, second)))
-    assert said == ["waits for pi-gnn elsewhere"]
-    assert [digests(f) for f in found] == [digests(records)] * 2
-
-
-def test_what_a_stack_of_another_size_had_saved_is_swept_away(tmp_path):
-    saved = tmp_path / "checkpoints"
-    saved.mkdir()
-    mine, others = (
-        saved / "rings.pi-gnn.final.0.bin",
-        ["rings.pi-gnn-d.final.0.bin", "x.pi-gnn.1.bin"],
-    )
-    for path in (mine, *(saved / name for name in others)):
-        path.touch()
-    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
-    assert {path.name for path in saved.iterdir()} == set(others)
-
-
-@pytest.mark.parametrize("done", [0, 1, 2])
-def test_a_killed_evaluation_goes_on_to_the_same_records(done, finished, tmp_path):
-    records, _ = finished
-    with pytest.raises(RuntimeError, match="killed"):
-        evaluate(PROBLEM, [contender()], RULES, DiesAfter(done), tmp_path)
-    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
-    assert digests(again) == digests(records)
-
-
-def test_jobs_that_take_turns_give_the_same_records(finished, tmp_path):
-    shares = []
-    turns = LocalEngine(abreast=3)
-    together = evaluate(
-        PROBLEM, [contender()], RULES, turns, tmp_path, lambda what, share: shares.append(share)
-    )
-    assert digests(together) == digests(finished[0])
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-
-
-@pytest.mark.parametrize("abreast", [1, 2])
-def test_ctrl_c_saves_all_that_take_turns_and_goes_on_to_the_same_records(
-    abreast, finished, tmp_path
-):
-    def press(what: str, share: float) -> None:
-        if "epoch 2" in what:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    engine = LocalEngine(abreast=abreast)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(PROBLEM, [contender()], RULES, engine, tmp_path, press)
-    assert len(list((tmp_path / "checkpoints").iterdir())) == abreast
-    seen = []
-    again = evaluate(PROBLEM, [contender()], RULES, engine, tmp_path, lambda *a: seen.append(a[0]))
-    assert digests(again) == digests(finished[0])
-    assert "epoch 3" in seen[0], "the first goes on where it was"
-
-
-def _evaluate_in_a_child(folder) -> None:
-    torch.set_num_threads(1)
-    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), folder)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked to save time")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_kill_at_ten_random_moments_changes_nothing(finished, tmp_path):
-    records, _ = finished
-    moments = random.Random(0)
-    context = multiprocessing.get_context("fork")
-    for _ in range(10):
-        child = context.Process(target=_evaluate_in_a_child, args=(tmp_path,))
-        child.start()
-        time.sleep(moments.uniform(0.0, 0.5))
-        if child.pid is not None and child.is_alive():
-            os.kill(child.pid, signal.SIGKILL)
-        child.join()
-    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
-    assert digests(again) == digests(records)
-    assert cells_of(again)[0].scores == cells_of(records)[0].scores
 
 
 def test_a_single_configuration_needs_no_selection(tmp_path):
@@ -245,14 +117,6 @@ def test_a_configuration_that_diverged_is_never_chosen(finished):
         assert choose(one_fold, Contender("pi-gnn", (bad, good)), made)["rings", 0] == good
 
 
-def test_settings_that_are_tuples_survive_the_disk(tmp_path):
-    settings = {"train_eps": False, **TRAINING}
-    gin = Contender("gin", tuple({**settings, "widths": w} for w in ((4, 4), (4,))))
-    first = evaluate(PROBLEM, [gin], RULES, LocalEngine(), tmp_path)
-    again = evaluate(PROBLEM, [gin], RULES, Forbidden(), tmp_path)
-    assert digests(again) == digests(first)
-
-
 def test_seeds_of_two_evaluations_do_not_meet():
     chosen = {("rings", fold): contender().configurations[0] for fold in range(FOLDS)}
     seeds = []
@@ -271,41 +135,6 @@ def test_a_fold_without_all_configurations_is_named(finished):
         choose(PROBLEM, contender(), some)
 
 
-def test_records_of_other_graphs_are_refused(finished, tmp_path):
-    _, folder = finished
-    with pytest.raises(ValueError, match="other graphs or splits of rings"):
-        evaluate(problem(30), [contender()], RULES, Forbidden(), folder)
-
-
-def test_a_record_that_was_lost_is_made_again_and_no_other(tmp_path):
-    first = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
-    before = set((tmp_path / "records").iterdir())
-    file = next((tmp_path / "records").glob("*.final.*"))
-    _, *kept = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(kept))
-    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
-    assert [r.run for r in again] == [r.run for r in first]
-    (new,) = set((tmp_path / "records").iterdir()) - before
-    assert len(new.read_bytes().splitlines()) == 1
-
-
-@pytest.mark.parametrize("stack", [1, 2, 3, 4, 5, 7])
-def test_what_is_left_makes_the_same_jobs_again(stack):
-    whole = stacks(selection_runs(PROBLEM, contender(), RULES), stack)
-    for done in range(2 ** len(whole)):
-        left = [job for k, job in enumerate(whole) if not done >> k & 1]
-        runs = [run for job in left for run in job.runs]
-        assert [job.name for job in stacks(runs, stack)] == [job.name for job in left]
-
-
-def regression(*names: str):
-    """How many vertices and edges a graph has, as questions about the same graphs."""
-    graphs = PROBLEM.graphs
-    values = {"vertices": graphs.sizes, "edges": graphs.edge_ptr.diff()}
-    asked = [Question(f"rings-{n}", values[n][:, None].double(), f"print of {n}") for n in names]
-    return replace(PROBLEM, kind="regression", questions={q.name: q for q in asked})
-
-
 def test_targets_are_trained_side_by_side_and_give_what_each_gives_alone(tmp_path):
     both = regression("vertices", "edges")
     made = selection_jobs(both, contender(), RULES)
@@ -322,24 +151,6 @@ def test_targets_are_trained_side_by_side_and_give_what_each_gives_alone(tmp_pat
             assert (a.fingerprint, a.best_epoch) == (f"print of {name}", b.best_epoch)
             assert a.test_score == pytest.approx(b.test_score, rel=1e-4)
             assert a.curve["train_loss"] == pytest.approx(b.curve["train_loss"], rel=1e-3)
-
-
-def test_a_target_that_is_finished_is_not_trained_again_beside_another(tmp_path):
-    first = evaluate(regression("edges"), [contender()], RULES, LocalEngine(), tmp_path)
-    seen = []
-    both = regression("vertices", "edges")
-    records = evaluate(
-        both, [contender()], RULES, LocalEngine(), tmp_path, lambda *a: seen.append(a[0])
-    )
-    sizes = {text.split(", ")[2] for text in seen if "selection" in text}
-    assert sizes == {f"{FOLDS} models"}
-    kept = [r for r in records if r.run.dataset == "rings-edges"]
-    assert digests(kept) == digests(first)
-    assert len(records) == 2 * len(first)
-    for asked in (("vertices", "edges"), ("edges", "vertices"), ("vertices",), ("edges",)):
-        again = evaluate(regression(*asked), [contender()], RULES, Forbidden(), tmp_path)
-        assert len(again) == len(asked) * len(first)
-        assert digests(again) <= digests(records)
 
 
 def test_a_target_that_cannot_be_learnt_is_named_and_the_others_go_through_everything(tmp_path):
@@ -369,28 +180,6 @@ def test_a_kernel_is_refused_on_a_regression_before_anything_is_trained(tmp_path
     with pytest.raises(ValueError, match="wl-kernel classifies, but rings is a regression"):
         evaluate(numbers, [contender(), kernel], RULES, Forbidden(), tmp_path)
     assert not list(find_records(tmp_path))
-
-
-def test_stacks_are_no_larger_than_asked():
-    rules = replace(RULES, stack=2)
-    made = selection_jobs(PROBLEM, contender(), rules)
-    assert [len(job.runs) for job in made] == [2, 1, 2, 1]
-    chosen = {("rings", fold): contender().configurations[0] for fold in range(FOLDS)}
-    assert [len(job.runs) for job in final_jobs(PROBLEM, "pi-gnn", chosen, rules)] == [2, 2, 2]
-
-
-def test_progress_ends_at_the_end(tmp_path):
-    said = []
-    evaluate(
-        PROBLEM,
-        [contender()],
-        RULES,
-        LocalEngine(),
-        tmp_path,
-        lambda what, share: said.append(share),
-    )
-    assert said == sorted(said)
-    assert said[-1] == pytest.approx(1.0)
 
 
 def test_time_before_an_interruption_counts(monkeypatch):
