@@ -45,7 +45,8 @@ def test_two_at_once_in_one_folder_do_the_work_once(finished, tmp_path):
         """Begins when the other one waits."""
 
         def run(self, *arguments):
-            while not said:
+            until = time.monotonic() + 20
+            while not said and time.monotonic() < until:
                 time.sleep(0.01)
             return LocalEngine().run(*arguments)
 
