@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -37,6 +38,13 @@ def test_finished_work_is_not_done_again(finished):
     assert digests(again) == digests(records)
 
 
+def wait_for(happens: Callable[[], object], seconds: float = 20.0) -> None:
+    """Waits, but not for ever."""
+    until = time.monotonic() + seconds
+    while not happens() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def test_two_at_once_in_one_folder_do_the_work_once(finished, tmp_path):
     records, _ = finished
     said, found = [], []
@@ -45,17 +53,14 @@ def test_two_at_once_in_one_folder_do_the_work_once(finished, tmp_path):
         """Begins when the other one waits."""
 
         def run(self, *arguments):
-            until = time.monotonic() + 20
-            while not said and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_for(lambda: said)
             return LocalEngine().run(*arguments)
 
     def first() -> None:
         found.append(evaluate(PROBLEM, [contender()], RULES, Slow(), tmp_path))
 
     def second() -> None:
-        while not (tmp_path / "locks").exists():
-            time.sleep(0.01)
+        wait_for((tmp_path / "locks").exists)
         time.sleep(0.1)
         tell = lambda what, share: said.append(what)  # noqa: E731
         found.append(evaluate(PROBLEM, [contender()], RULES, Forbidden(), tmp_path, tell))
