@@ -10,6 +10,7 @@ from typing import Any
 FILE = "evaluation.json"
 ASKED = "asked"  # datasets and systems so far: more may be asked for, within the same settings
 OWN = ""  # in the place of a dataset: the user's own graphs
+RUNS = "recipe.final_runs"  # may grow
 FORMER = "stack"  # once a setting: how many are trained side by side, which changes no result
 
 
@@ -20,39 +21,55 @@ def claim(
 
     Args:
         out: the folder.
-        choices: the settings, which stay the same.
+        choices: the settings, which stay the same, but for a larger number of final runs.
         models: systems that are asked for now.
         datasets: on which datasets, with a target behind each if there are several; none for
             graphs of the user's own.
     """
-    from softperm.folder import write_atomically  # brings torch
+    from softperm.datasets.disk import exclusive  # brings torch
+    from softperm.folder import write_atomically
 
     path = out / FILE
-    begun = any(any((out / part).glob("*")) for part in ("records", "checkpoints"))
-    asked: list[list[str]] = []
-    if begun and path.exists():
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            asked = _asked(content)
-            kept = {k: value for k, value in content.items() if k not in (ASKED, FORMER)}
-            there = _flat(kept)
-        except (ValueError, AttributeError, TypeError):
-            raise ValueError(f"{path} is damaged: choose another --out") from None
-        here = _flat(json.loads(json.dumps(choices)))
-        told = [
-            f"{name} {_short(there, name)} there, {_short(here, name)} now"
-            for name in sorted({*there, *here})
-            if there.get(name) != here.get(name)
-        ]
-        if told:
-            raise ValueError(
-                f"{out} holds an evaluation with other settings ({'; '.join(told[:3])}"
-                f"{'; …' if len(told) > 3 else ''}): choose another --out"
-            )
-    now = [[dataset, model] for dataset in datasets or [OWN] for model in models]
-    asked += [pair for pair in now if pair not in asked]
-    text = json.dumps({**choices, ASKED: asked}, indent=2, sort_keys=True) + "\n"
-    write_atomically(path, text.encode())
+    with exclusive(out / "locks" / FILE):  # others may be asking for something at this moment
+        asked = _fitting(path, choices)
+        now = [[dataset, model] for dataset in datasets or [OWN] for model in models]
+        asked += [pair for pair in now if pair not in asked]
+        text = json.dumps({**choices, ASKED: asked}, indent=2, sort_keys=True) + "\n"
+        write_atomically(path, text.encode())
+
+
+def _fitting(path: Path, choices: dict[str, Any]) -> list[list[str]]:
+    """What was asked for so far, if it was under these settings.
+
+    Raises:
+        ValueError: it was under others, and there is work that was done so.
+    """
+    if not path.exists():
+        return []
+    begun = any(any((path.parent / part).glob("*")) for part in ("records", "checkpoints"))
+    here = _flat(json.loads(json.dumps(choices)))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        asked = _asked(content)
+        there = _flat({k: value for k, value in content.items() if k not in (ASKED, FORMER)})
+        more = here.get(RUNS, 0) > there.get(RUNS, 0)  # what is finished is part of more
+    except (ValueError, AttributeError, TypeError):
+        if not begun:
+            return []
+        raise ValueError(f"{path} is damaged: choose another --out") from None
+    told = [
+        f"{name} {_short(there, name)} there, {_short(here, name)} now"
+        for name in sorted({*there, *here})
+        if there.get(name) != here.get(name) and not (name == RUNS and more)
+    ]
+    if not told:
+        return asked
+    if not begun:
+        return []
+    raise ValueError(
+        f"{path.parent} holds an evaluation with other settings ({'; '.join(told[:3])}"
+        f"{'; …' if len(told) > 3 else ''}): choose another --out"
+    )
 
 
 def final_runs(folder: Path) -> int:

@@ -11,6 +11,7 @@ from samples import rings_and_cliques, run_command, write_json_lines
 
 from softperm.commands.evaluate import _posed, usual_abreast
 from softperm.lab.recipes import read_recipe
+from softperm.lab.records import find_records
 
 
 def test_own_graphs_go_from_a_file_to_a_report(evaluated):
@@ -198,6 +199,23 @@ def test_a_folder_with_other_settings_is_refused(evaluated):
     assert "holds an evaluation with other settings (seed 0 there, 5 now): choose" in done.stderr
     done = run_command(*command, "--epochs", 7)
     assert "(recipe.training.epochs 2 there, 7 now): choose another --out" in done.stderr
+
+
+def test_more_final_runs_go_on_from_those_there_are(evaluated, tmp_path):
+    _, folder, command = evaluated
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    before = {p.name: p.read_bytes() for p in (copy / "records").iterdir()}
+    done = run_command(*command, "--final-runs", 3, "--out", copy)
+    assert done.exit_code == 0, done.output
+    assert before.items() <= {p.name: p.read_bytes() for p in (copy / "records").iterdir()}.items()
+    records = find_records(copy / "records")
+    seeds = [r.run.seed for r in records if (r.run.model, r.run.stage) == ("pi-gnn", "final")]
+    assert sorted(seeds) == [1, 1, 1, 2, 2, 2, 3, 3, 3], "three folds, the third run is new"
+    text = (copy / "table.md").read_text()
+    assert "3 × 3" in text
+    done = run_command(*command, "--out", copy)
+    assert "(recipe.final_runs 3 there, 2 now): choose another --out" in done.stderr
 
 
 def test_what_an_evaluation_is_of_may_be_laid_out_anew_but_not_be_damaged(evaluated, tmp_path):

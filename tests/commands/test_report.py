@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,14 @@ def test_datasets_that_have_not_begun_are_named(tmp_path):
         ):
             with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
                 what()
+
+
+def test_what_many_ask_for_at_once_is_all_written_down(tmp_path):
+    models = [f"model-{k}" for k in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda m: claim(tmp_path, {"seed": 0}, [m], ["MUTAG"]), models))
+    asked = json.loads((tmp_path / "evaluation.json").read_text())["asked"]
+    assert sorted(asked) == sorted(["MUTAG", model] for model in models)
 
 
 def test_nothing_is_written_where_nothing_has_finished(evaluated, tmp_path):
