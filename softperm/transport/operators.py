@@ -109,7 +109,14 @@ def _backward(ctx, grad_plan, *_):
     return d_scores, None, None, None, d_extra.sum(1), None, d_bin.sum(1), *(None,) * 4
 
 
+def _no_second(ctx, *grads):
+    raise NotImplementedError(
+        "the fused transport has first derivatives only: for second ones use backend='reference'"
+    )
+
+
 torch.library.register_autograd("softperm::sinkhorn", _backward, setup_context=_save, lib=_LIBRARY)
+torch.library.register_autograd("softperm::sinkhorn_backward", _no_second, lib=_LIBRARY)
 
 
 @torch.library.register_vmap("softperm::sinkhorn", lib=_LIBRARY)

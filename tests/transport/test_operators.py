@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 from softperm.transport import sinkhorn
 from softperm.transport.operators import sinkhorn_backward_op, sinkhorn_op
@@ -133,6 +133,17 @@ def test_masses_carry_no_gradient():
     plan.sum().backward()
     assert scores.grad is not None
     assert all(mass.grad is None for mass in masses)
+
+
+def test_second_derivatives_are_refused_not_forgotten():
+    case = draw([4, 3], 3, 2.0, dtype=torch.float64)
+    scores = case.scores.clone().requires_grad_()
+    plan = sinkhorn(scores, case.ptr)
+    (gradient,) = torch.autograd.grad(plan.square().sum(), scores, create_graph=True)
+    with pytest.raises(NotImplementedError, match="use backend='reference'"):
+        gradient.sum().backward()
+    options = {"iterations": 3, "tolerance": 0.0, "backend": "reference"}
+    assert gradgradcheck(lambda s: sinkhorn(s, case.ptr, **options), scores)
 
 
 def test_twice_the_same_bits():
