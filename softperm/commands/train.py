@@ -19,7 +19,7 @@ LARGE = "Named datasets"
 
 ONLY_DATASET = {
     "data_root", "categories", "embedding_size", "edge_embedding_size", "accumulate", "clip",
-    "ema", "decay", "decay_patience", "max_time", "precision", "devices", "nodes",
+    "ema", "decay", "decay_patience", "decay_floor", "max_time", "precision", "devices", "nodes",
 }  # fmt: skip
 ONLY_FILE = {"task", "validation_fraction", "test_fraction", "smiles_column", "symmetrise"}
 
@@ -108,6 +108,9 @@ def train(
     decay_patience: Annotated[
         int, Option(help="Epochs without a better one till then.", rich_help_panel=LARGE)
     ] = 10,
+    decay_floor: Annotated[
+        float, Option(help="Learning rate that decay ends at.", rich_help_panel=LARGE)
+    ] = 0.0,
     max_time: Annotated[
         str | None, Option(help="Stop, to be resumed, after 90s, 2h30m, …", rich_help_panel=LARGE)
     ] = None,
@@ -139,7 +142,8 @@ def train(
         model |= {"embedding_size": embedding_size, "edge_embedding_size": edge_embedding_size}
         schedule = {
             "accumulate": accumulate, "clip": clip, "ema": ema, "decay": decay,
-            "decay_patience": decay_patience, "max_time": seconds_of(max_time),
+            "decay_patience": decay_patience, "decay_floor": decay_floor,
+            "max_time": seconds_of(max_time),
         }  # fmt: skip
         asked = {"dataset": dataset, "target": wanted, "data_root": str(data_root or "")}
         asked |= {"categories": categories, "capacity": _capacity(capacity)}

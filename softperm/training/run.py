@@ -81,6 +81,7 @@ class Run:
                 factor=schedule.decay,
                 patience=schedule.decay_patience,
                 threshold=0.0,
+                min_lr=schedule.decay_floor,
                 eps=0.0,
             )
         self.feed = Feed(train, task, fabric.device)

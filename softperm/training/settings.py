@@ -62,6 +62,7 @@ class Schedule:
         decay: factor on the learning rate after ``decay_patience`` epochs without a better
             validation figure; None for a constant rate.
         decay_patience: how many epochs that are.
+        decay_floor: learning rate below which that does not take it.
         ema: decay of a running mean of the parameters, which then takes the place of the
             parameters wherever the network is judged or kept; None for no mean.
         max_time: seconds after which training stops as Ctrl-C stops it; None for no limit.
@@ -73,6 +74,7 @@ class Schedule:
     clip: float | None = None
     decay: float | None = None
     decay_patience: int = 10
+    decay_floor: float = 0.0
     ema: float | None = None
     max_time: float | None = None
     halve_every: int | None = None
@@ -82,6 +84,10 @@ class Schedule:
         _check_count("decay_patience", self.decay_patience, 1)
         if self.halve_every is not None:
             _check_count("halve_every", self.halve_every, 1)
+        if not isinstance(self.decay_floor, Real) or not 0 <= self.decay_floor < math.inf:
+            raise ValueError(f"decay_floor must be 0 or more; got {self.decay_floor!r}")
+        if self.decay_floor and self.halve_every is not None:
+            raise ValueError("decay_floor is for decay alone: leave it out, or halve_every")
         for name in ("clip", "max_time"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -98,7 +104,7 @@ def _check_count(name: str, value: object, least: int) -> None:
 
 
 PLAIN = Schedule()
-FALLING = ("decay", "decay_patience", "halve_every")
+FALLING = ("decay", "decay_patience", "decay_floor", "halve_every")
 """What a schedule says of learning rates, which trainings side by side have too."""
 
 CONFIG = tuple(f.name for f in fields(FitConfig) if f.name != "seed")

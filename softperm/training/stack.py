@@ -158,7 +158,9 @@ class Stack:
     def _set_rates(self) -> None:
         every = self.schedule.halve_every
         halvings = self.epoch // every if every else 0
-        self.rates.copy_(self.first_rates * self.board.decayed / 2**halvings)
+        floor = self.first_rates.clamp(max=self.schedule.decay_floor)
+        decayed = torch.maximum(self.first_rates * self.board.decayed, floor)
+        self.rates.copy_(decayed / 2**halvings)
 
     def _trained(self) -> dict[str, Tensor]:
         """What training changes of the models: all parameters as one matrix, and each buffer."""

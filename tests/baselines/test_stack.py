@@ -75,7 +75,11 @@ def gins() -> list:
 
 
 EPOCHS = 20
-FALLING = [Schedule(halve_every=2), Schedule(decay=0.3, decay_patience=1)]
+FALLING = [
+    Schedule(halve_every=2),
+    Schedule(decay=0.3, decay_patience=1),
+    Schedule(decay=0.3, decay_patience=1, decay_floor=2e-3),
+]
 
 
 @pytest.mark.parametrize("schedule", FALLING)

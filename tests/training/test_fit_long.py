@@ -104,6 +104,16 @@ def test_the_learning_rate_decays_when_the_criterion_has_not_improved_for_a_whil
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05])
 
 
+@pytest.mark.parametrize(("floor", "last"), [(0.03, 0.03), (0.2, 0.1)])
+def test_the_learning_rate_decays_to_a_floor_and_never_rises(monkeypatch, floor, last):
+    SCORES[:] = [0.5] * 8
+    rates = rates_of(monkeypatch)
+    settings = FitConfig(epochs=8, batch_size=4, learning_rate=0.1, criterion="score")
+    schedule = Schedule(decay=0.5, decay_patience=1, decay_floor=floor)
+    fit(network(), Scripted(2), TRAIN, settings, schedule=schedule, validation=HELD)
+    assert rates == pytest.approx([0.1] * 3 + [max(0.05, last)] * 2 + [last] * 3)
+
+
 def test_the_running_mean_is_that_of_the_parameters_after_each_step(monkeypatch):
     seen, step = [], Run._train_step
 
@@ -296,6 +306,8 @@ def test_in_mixed_precision_the_head_has_16_bits_and_the_transport_32(encoder, m
         ({"clip": 0.0}, "clip must be a number above 0, or None; got 0.0"),
         ({"decay": 1.0}, "decay must lie between 0 and 1, or be None; got 1.0"),
         ({"decay_patience": 0}, "decay_patience must be a whole number of at least 1"),
+        ({"decay_floor": -1e-5}, "decay_floor must be 0 or more; got -1e-05"),
+        ({"decay_floor": 1e-5, "halve_every": 3}, "leave it out, or halve_every"),
         ({"ema": -0.1}, "ema must lie between 0 and 1"),
         ({"max_time": -1.0}, "max_time must be a number above 0"),
     ],
