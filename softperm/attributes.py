@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -56,7 +57,13 @@ def attach(
 
 def as_rows(value: Any, field: str, where: str) -> Float[np.ndarray, "K F"] | None:
     """A whole array of numbers, one row for each vertex or edge; None if its rows are empty."""
-    array = _array(value)
+    try:
+        array = _array(value)
+    except ValueError:
+        raise ValueError(
+            f"{where}: {field} has rows of several lengths; expected one row for each "
+            f"{_owner(field)}, all of one length"
+        ) from None
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
         raise ValueError(
             f"{where}: {field} is an array of {array.dtype} with {array.ndim} dimensions; "
@@ -80,6 +87,8 @@ def as_labels(value: Any, field: str, where: str) -> Labels | None:
             f"integers or strings for each {_owner(field)} (real numbers go in "
             f"{'edge_attr' if field == 'edge_label' else 'x'})"
         )
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
+        raise ValueError(f"{where}: {field} holds {int(array.max())}; expected less than 2**63")
     if array.ndim == 2 and array.shape[1] < 2:
         return array[:, 0].astype(np.int64) if array.shape[1] else None
     return array.astype(np.int64)
@@ -92,7 +101,7 @@ def _owner(field: str) -> str:
 def _array(value: Any) -> np.ndarray:
     if isinstance(value, Tensor):
         value = value.detach().cpu()
-        value = value.to_dense() if value.is_sparse else value
+        value = value if value.layout is torch.strided else value.to_dense()
         return (value.float() if value.is_floating_point() else value).numpy()
     return np.asarray(value)
 
@@ -135,7 +144,7 @@ def _numbers(
     if array.dtype.kind in "biuf" and array.ndim in (1, 2):
         return _float32(array).reshape(len(values), -1) if array.size else None
     for k, value in enumerate(values):
-        row, first = np.asarray(value), np.asarray(values[0])
+        row, first = np.atleast_1d(value), np.atleast_1d(values[0])
         if row.dtype.kind not in "biuf" or row.ndim > 1:
             raise ValueError(
                 f"{where}: {key} of {name(k)} is {value!r}; expected a number or a vector of "
@@ -146,7 +155,9 @@ def _numbers(
                 f"{where}: {key} of {name(k)} has {row.size} values, but that of {name(0)} has "
                 f"{first.size}; give all the same size"
             )
-    raise AssertionError("values of one kind and size make an array")
+    return _float32(
+        np.stack([np.atleast_1d(value) for value in values])
+    )  # some bare, some in lists
 
 
 def _labels(

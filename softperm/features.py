@@ -57,7 +57,7 @@ def triangles(edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> 
         Triangle counts, (V,) int64 (exact), on the device of ``edge_index``.
 
     Raises:
-        ValueError: if the edges are not sorted, repeat, are loops, or join two graphs.
+        ValueError: if the edges are not sorted, repeat, are loops, join two graphs, or go one way.
 
     >>> triangles(torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]), 4)
     tensor([1, 1, 1, 0])
@@ -67,7 +67,7 @@ def triangles(edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> 
     row, column = edge_index.cpu().long().contiguous().numpy()  # (E,), (E,)
     bounds = ptr.cpu().long().numpy()  # (B + 1,)
     count = np.zeros(bounds[-1], dtype=np.int64)  # (V,)
-    if not _count_all(row, column, bounds, count):
+    if not _both_ways(row, column, count.size) or not _count_all(row, column, bounds, count):
         raise ValueError(
             "edge_index is not canonical: expected both directions of every edge inside one graph, "
             "sorted by (row, column), without self-loops or duplicates; softperm.graphs.as_graph "
@@ -100,6 +100,13 @@ def structural_features(
     """
     counts = triangles(edge_index, ptr)  # (V,)
     return torch.stack([degree(edge_index, counts.numel()), counts], dim=1).float()  # (V, 2)
+
+
+def _both_ways(row: np.ndarray, column: np.ndarray, vertices: int) -> bool:
+    """Whether as many edges end in each vertex as begin there."""
+    if row.size and not 0 <= column.min() <= column.max() < vertices:
+        return False
+    return np.array_equal(*(np.bincount(end, minlength=vertices) for end in (row, column)))
 
 
 def _count_all(row: np.ndarray, column: np.ndarray, ptr: np.ndarray, count: np.ndarray) -> bool:

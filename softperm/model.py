@@ -106,6 +106,7 @@ class PiGNN(nn.Module):
 
     def _align(self, batch: GraphBatch) -> list[Float[Tensor, "B P ..."]]:
         """The aligned matrices of each graph; in mixed precision still with 32 bits."""
+        batch = prepare(batch)
         with torch.autocast(batch.ptr.device.type, enabled=False):
             batch = self._read(batch)
             d = self.permutation(batch)  # (V, P)

@@ -1,5 +1,7 @@
 """Aligned matrices: the sparse products equal the dense formulas of the paper."""
 
+import re
+
 import pytest
 import torch
 from samples import collect, random_graph
@@ -84,6 +86,36 @@ def test_uniform_plans_give_all_graphs_with_as_many_edges_the_same_matrix():
     ours = align_adjacency(d, BATCH.edge_index, BATCH.ptr)
     directed = torch.bincount(BATCH.batch[BATCH.edge_index[0]], minlength=4).double()
     assert_close(ours, (directed / P**2)[:, None, None].expand(4, P, P))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda d, e, p: align_attributes(d, torch.ones(3, 2), p),
+            "a row for each vertex; got left",
+        ),
+        (lambda d, e, p: align_attributes(d, torch.ones(17), p), "a row for each vertex; got left"),
+        (
+            lambda d, e, p: align_attributes(d, d, p.float()),
+            "ptr must be a vector of whole numbers",
+        ),
+        (lambda d, e, p: align_adjacency(d, e.T, p), "edge_index must be (2, E) whole numbers"),
+        (lambda d, e, p: align_adjacency(d, e.float(), p), "got torch.float32 of shape (2,"),
+        (lambda d, e, p: align_adjacency(d, e, p, torch.ones(3)), "but edge_weight has shape (3,)"),
+        (lambda d, e, p: align_adjacency(d, e, p, torch.ones(999)), "edge_weight has shape (999,)"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_checks")  # which would answer in our place
+def test_what_does_not_fit_together_is_refused(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(plans(), BATCH.edge_index, BATCH.ptr)
+
+
+def test_tangents_are_refused_not_forgotten():
+    d = plans()
+    with pytest.raises(NotImplementedError, match=r"but not torch\.func\.grad"):
+        torch.func.jvp(lambda d: align_adjacency(d, BATCH.edge_index, BATCH.ptr), (d,), (d,))
 
 
 def test_gradients_pass_gradcheck():

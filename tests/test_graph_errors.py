@@ -57,6 +57,15 @@ BAD = {
     "NaN weight": (edges_with("weight", np.nan), "edge_weight of edge (1, 2) is nan"),
     "NaN in a matrix": (np.array([[0, np.nan], [np.nan, 0]]), "edge_weight of edge (0, 1) is nan"),
     "infinite edge attribute": (edges_with("x", -np.inf), "edge_attr of edge (1, 2) is -inf"),
+    "two small weights on one edge": (
+        np.array([[0, 1e-9], [3e-9, 0]]),
+        "edge (0, 1) has edge_weight 9.999999717180685e-10 in this direction and 3.0000",
+    ),
+    "rows of two lengths": (data_with(x=[[1, 2], [3], [4]]), "x has rows of several lengths"),
+    "a label too large": (
+        data_with(label=np.array([1, 2, 2**63 + 5], dtype=np.uint64)),
+        "label holds 9223372036854775813; expected less than 2**63",
+    ),
     "vectors of two sizes": (
         graph_with("x", [1, 2, 3]),
         "x of vertex 1 has 3 values, but that of vertex 0 has 1",

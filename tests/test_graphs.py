@@ -313,3 +313,15 @@ def test_a_matrix_of_half_precision_is_read():
     matrix = torch.tensor([[0, 0.5], [0.5, 0]]).bfloat16()
     for form in (matrix, matrix.to_sparse()):
         assert as_graph(form).edge_weight.tolist() == [0.5, 0.5]
+
+
+def test_a_bare_number_and_a_list_of_one_are_the_same_attribute():
+    graph = nx.path_graph(2)
+    graph.nodes[0]["x"], graph.nodes[1]["x"] = 1, [2.5]
+    assert as_graph(graph).x.tolist() == [[1.0], [2.5]]
+
+
+def test_sparse_attributes_are_made_dense():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    for x in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()):
+        assert torch.equal(as_graph(Data(edge_index=edges, num_nodes=2, x=x)).x, torch.eye(2))

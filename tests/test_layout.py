@@ -13,8 +13,8 @@ import softperm
 
 PACKAGE = Path(softperm.__file__).parent
 ORDER = [
-    "threads", "offsets", "canonical", "attributes", "molecules", "graphs", "features",
-    "collection",
+    "threads", "offsets", "derivatives", "canonical", "attributes", "molecules", "graphs",
+    "features", "collection",
     "vocabulary", "files", "ragged", "linear", "normalisation", "encoders", "transport",
     "permutation", "alignment", "embeddings", "heads", "folder", "model", "training", "estimators",
     "plots", "distance", "datasets", "baselines", "lab", "commands", "cli", "__main__",

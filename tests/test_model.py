@@ -308,3 +308,9 @@ def test_a_batch_without_what_the_network_reads_is_refused():
     batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=2)])
     with pytest.raises(ValueError, match=r"reads 2 numbers in edge_attr of each edge; .* has none"):
         model(batch)
+
+
+def test_one_graph_is_no_batch():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match="expected a PyG Batch, got one graph"):
+        build(ModelConfig(2), 0)(Data(edge_index=edges, num_nodes=2))

@@ -24,7 +24,9 @@ class JointAlignment:
             stands in place i, so its aligned matrix is ``A[p][:, p]`` with ``p = permutations[g]``.
         distances: (B, B) Frobenius norms of the differences of aligned matrices.
         objective: their sum over all ordered pairs, which the alignment makes small.
-        lower_bound: the sum of the Frobenius distances over all ordered pairs.
+        lower_bound: the sum of the Frobenius distances over all ordered pairs. With weights of both
+            signs those of the graphs padded to N, which may be smaller: two places that are
+            adjacent with unlike signs are better left to padding.
     """
 
     permutations: Int[np.ndarray, "B N"]
@@ -46,8 +48,8 @@ def joint_alignment(
               \| P_i A_i P_i^\top - P_j A_j P_j^\top \|_F
 
     over permutations of the vertices, the graphs zero-padded to the size N of the largest. Each
-    aligned distance is at least the Frobenius distance of the pair, so the sum of these is a lower
-    bound; it is met only by collections that Euclidean space can hold in this way.
+    aligned distance is at least the Frobenius distance of the padded pair, so the sum of these is a
+    lower bound; it is met only by collections that Euclidean space can hold in this way.
 
     Graph after graph, in random order, exchanges of two places are made while they lower the sum
     for that graph with all others as they are, from where the graph is and from random placements,
@@ -57,8 +59,8 @@ def joint_alignment(
         graphs: the graphs, all of one kind.
         seed: of the random placements.
         restarts: how many times everything is begun anew.
-        distances: (B, B) Frobenius distances or lower bounds of them, for the lower bound; computed
-            if not given.
+        distances: (B, B) Frobenius distances, of padded graphs where signs of weights differ, or
+            lower bounds of them, for the lower bound; computed if not given.
 
     Returns:
         The permutations, the aligned distances, their sum and its lower bound.
@@ -69,8 +71,10 @@ def joint_alignment(
     True
     """
     made = as_graphs(graphs)
+    matrices = _padded([adjacency(graph) for graph in made])
     if distances is None:
-        distances = frobenius_intervals(made).lower_bound
+        mixed = matrices.min() < 0 < matrices.max()
+        distances = frobenius_intervals(list(matrices) if mixed else made).lower_bound
     if np.shape(distances) != (len(made), len(made)):
         raise ValueError(
             f"distances has shape {np.shape(distances)}; expected {(len(made), len(made))}, one "
@@ -78,7 +82,6 @@ def joint_alignment(
         )
     if restarts < 0:
         raise ValueError(f"restarts is {restarts}; expected zero or more")
-    matrices = _padded([adjacency(graph) for graph in made])
     rng = np.random.default_rng(seed)
     best, least = None, np.inf
     for _ in range(restarts + 1):

@@ -13,7 +13,10 @@ def target_array(y: Any, count: int) -> np.ndarray:
     """Targets as an array of as many rows as there are graphs."""
     if y is None:
         raise ValueError("y is missing: each graph needs a target to learn from")
-    values = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if isinstance(y, Tensor):
+        y = y.detach().cpu()
+        y = y.double() if y.is_floating_point() else y
+    values = np.asarray(y)
     if values.ndim not in (1, 2):
         raise ValueError(f"y must have one or two axes; got shape {values.shape}")
     if len(values) != count:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedIOBase, TextIOBase
 from pathlib import PurePosixPath
 from typing import Any
@@ -75,25 +75,47 @@ def read_graphml_folder(
         names: the files.
         open_file: opens one of them.
         table: ``targets.csv`` where there is one: a column ``file``, with or without the ending
-            ``.graphml``, and one column for each target; a file without a row has no targets.
+            ``.graphml``, with as many folders before it as tell it from others, and one column
+            for each target; a file without a row has no targets.
 
     Returns:
         Records.
 
     Raises:
-        ValueError: a file is unusable, or the table names one that is not there.
+        ValueError: a file is unusable, or the table names one that is not there, or one of several.
     """
-    targets = {} if table is None else _read_targets(table, names)
+    called = _calls(names)
+    targets = {} if table is None else _read_targets(table, called)
     columns = {column: None for row in targets.values() for column in row}
     for name in sorted(names):
         with open_file(name) as stream:
             record = read_graphml(stream, name)
-        given = {**record.targets, **columns, **targets.get(record.id, {})}
-        yield Record(record.where, record.id, record.raw, given)
+        if len(called[(record.id,)]) > 1:
+            record = replace(record, id="/".join(_path(name)))
+        given = {**record.targets, **columns, **targets.get(name, {})}
+        yield replace(record, targets=given)
 
 
-def _read_targets(table: TextIOBase, names: list[str]) -> dict[str, dict[str, Target]]:
-    """The rows of ``targets.csv`` by the stem of the file they belong to."""
+def _path(name: str) -> tuple[str, ...]:
+    """Folders and stem of a file."""
+    path = PurePosixPath(name)
+    return (path.with_suffix("") if path.suffix.lower() == ".graphml" else path).parts
+
+
+def _calls(names: list[str]) -> dict[tuple[str, ...], list[str]]:
+    """The files that a stem means, alone or with some of the folders before it."""
+    called: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(names):
+        path = _path(name)
+        for k in range(len(path)):
+            called.setdefault(path[k:], []).append(name)
+    return called
+
+
+def _read_targets(
+    table: TextIOBase, called: dict[tuple[str, ...], list[str]]
+) -> dict[str, dict[str, Target]]:
+    """The rows of ``targets.csv`` by the file they belong to."""
     header, rows = read_table(table, "targets.csv")
     lowered = [column.lower() for column in header]
     if "file" not in lowered:
@@ -102,17 +124,18 @@ def _read_targets(table: TextIOBase, names: list[str]) -> dict[str, dict[str, Ta
             f"columns {', '.join(header)}"
         )
     place = lowered.index("file")
-    stems = {PurePosixPath(name).stem for name in names}
     columns = {
         c: parse_cells([row[k] for _, row in rows]) for k, c in enumerate(header) if k != place
     }
     targets: dict[str, dict[str, Target]] = {}
     for k, (line, row) in enumerate(rows):
-        stem = PurePosixPath(row[place].strip()).name.removesuffix(".graphml")
-        if stem not in stems or stem in targets:
-            fault = "twice" if stem in targets else "but there is no such file"
+        found = called.get(_path(row[place].strip()), [])
+        if len(found) != 1 or found[0] in targets:
+            fault = "twice" if found else "but there is no such file"
+            if len(found) > 1:
+                fault = f"which may be {found[0]} or {found[1]}: name the folder too"
             raise ValueError(f"targets.csv line {line} names {row[place]!r}, {fault}")
-        targets[stem] = {column: values[k] for column, values in columns.items()}
+        targets[found[0]] = {column: values[k] for column, values in columns.items()}
     return targets
 
 

@@ -39,11 +39,11 @@ def read_json_lines(stream: TextIOBase, name: str) -> Iterator[Record]:
         where = f"{name} line {number}"
         try:
             content = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where} is not JSON: {error}; write one graph a line") from None
         if not isinstance(content, dict):
             raise ValueError(f"{where} is not a node-link graph; expected an object with 'nodes'")
-        yield Record(where, str(number), _graph(content, where), _targets(content))
+        yield Record(where, str(number), _graph(content, where), _targets(content, where))
 
 
 def _graph(content: dict[str, Any], where: str) -> RawGraph:
@@ -94,7 +94,7 @@ def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
-def _targets(content: dict[str, Any]) -> dict[str, Target]:
+def _targets(content: dict[str, Any], where: str) -> dict[str, Target]:
     graph = content.get("graph")
     named: dict[str, Any] = dict(graph) if isinstance(graph, Mapping) else {}
     for key in ("target", "y"):
@@ -102,6 +102,8 @@ def _targets(content: dict[str, Any]) -> dict[str, Target]:
         if isinstance(value, Mapping):
             named |= value
         elif isinstance(value, list):
+            if any(isinstance(part, list | dict) for part in value):
+                raise ValueError(f"{where}: {key} holds {str(value)[:60]}; expected plain values")
             named |= {f"{key}_{k}": v for k, v in enumerate(value)}
         elif key in content:
             named[key] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +40,8 @@ def as_column(values: Sequence[Target]) -> np.ndarray:
 
     Returns:
         Integers if all values are; floats, with NaN where missing, if all values are numbers or
-        missing; else strings, empty where missing.
+        missing; else strings, empty where missing. Whole numbers of which two would become the
+        same float are strings too.
 
     >>> as_column([1, None, 2.5])
     array([1. , nan, 2.5])
@@ -50,8 +52,20 @@ def as_column(values: Sequence[Target]) -> np.ndarray:
     if all(isinstance(value, int) and abs(value) < 2**63 for value in values):
         return np.array(values, dtype=np.int64)
     if all(isinstance(value, int | float) for value in given):
-        return np.array([np.nan if value is None else float(value) for value in values])
+        floats = [np.nan if value is None else _as_float(value) for value in values]
+        pairs = zip(values, floats, strict=True)
+        whole = {value: number for value, number in pairs if isinstance(value, int)}
+        if len(set(whole.values())) == len(whole):
+            return np.array(floats)
     return np.array(["" if value is None else str(value) for value in values])
+
+
+def _as_float(value: int | float) -> float:
+    """A number as a float; infinite if it is beyond all of them, as ``1e999`` is."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def parse_cells(cells: Sequence[str]) -> list[Target]:

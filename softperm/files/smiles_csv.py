@@ -61,13 +61,14 @@ def read_table(stream: TextIOBase, name: str) -> tuple[list[str], list[tuple[int
     rows, reader = [], csv.reader(stream, delimiter=delimiter, strict=True)
     try:
         for row in reader:
-            if row and len(row) != len(header):
+            if not "".join(row).strip() and len(row) < 2:
+                continue
+            if len(row) != len(header):
                 raise ValueError(
                     f"{name} line {reader.line_num + 1} has {len(row)} cells, but the header names "
                     f"{len(header)} columns; quote cells that contain {delimiter!r}"
                 )
-            if row:
-                rows.append((reader.line_num + 1, row))
+            rows.append((reader.line_num + 1, row))
     except csv.Error as error:
         raise ValueError(f"{name} line {reader.line_num + 1} is not a table row: {error}") from None
     return header, rows

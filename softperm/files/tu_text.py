@@ -94,8 +94,8 @@ def _check_fit(values: np.ndarray, dtype: np.dtype, where: str, rows: int) -> No
     """Refuse fractions and overflow where whole numbers are wanted."""
     if dtype.kind != "i" or values.size == 0:
         return
-    limit = min(np.iinfo(dtype).max, _EXACT)
-    wrong = ~((np.abs(values) <= limit) & (values == np.floor(values)))  # NaN is wrong too
+    limit = min(np.iinfo(dtype).max + 1, _EXACT)
+    wrong = ~((np.abs(values) < limit) & (values == np.floor(values)))  # NaN is wrong too
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
         raise ValueError(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softperm.derivatives import only_backward
 from softperm.ragged.maximum import graph_maximum, neighbour_maximum, owners
 from softperm.ragged.operators import pool_op, propagate_op, spread_op
 
@@ -37,8 +38,20 @@ def propagate(
     Returns:
         A vector for each vertex.
     """
+    _check_rows(x=x)
+    if edge_index.ndim != 2 or len(edge_index) != 2 or not _whole(edge_index):
+        raise ValueError(
+            f"edge_index must be (2, E) whole numbers; got {edge_index.dtype} of shape "
+            f"{tuple(edge_index.shape)}"
+        )
     if edge_weight is None:
         edge_weight = x.new_ones(edge_index.shape[1])
+    if edge_weight.shape != edge_index.shape[1:]:
+        raise ValueError(
+            f"there are {edge_index.shape[1]} edges, but edge_weight has shape "
+            f"{tuple(edge_weight.shape)}; expected a number for each"
+        )
+    only_backward(x)
     kind = _summed(x)
     edge_weight = edge_weight.detach().to(kind)
     if not canonical:
@@ -51,6 +64,8 @@ def pool(
     left: Float[Tensor, "V P"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
 ) -> Float[Tensor, "B P F"]:
     """One product per graph: the transpose of its rows of ``left`` times its rows of ``right``."""
+    _check_rows(ptr, left=left, right=right)
+    only_backward(left, right)
     kind = _summed(left)
     return pool_op(left.to(kind), right.to(kind), ptr[None])[0].to(left.dtype)
 
@@ -59,8 +74,26 @@ def spread(
     small: Float[Tensor, "B P F"], right: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]
 ) -> Float[Tensor, "V P"]:
     """Each vertex's vector times its graph's matrix; zero for a vertex outside every graph."""
+    _check_rows(ptr, right=right)
+    only_backward(small, right)
     kind = _summed(right)
     return spread_op(small[None].to(kind), right.to(kind), ptr[None]).to(right.dtype)
+
+
+def _check_rows(ptr: Tensor | None = None, **rows: Tensor) -> None:
+    """Raises ValueError for matrices without a row for each vertex, or no vector of offsets."""
+    counts = {name: x.shape[0] for name, x in rows.items() if x.ndim == 2}
+    if len(counts) < len(rows) or len(set(counts.values())) > 1:
+        found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in rows.items())
+        raise ValueError(f"expected matrices with a row for each vertex; got {found}")
+    if ptr is not None and (ptr.ndim != 1 or not _whole(ptr)):
+        raise ValueError(
+            f"ptr must be a vector of whole numbers; got {ptr.dtype} of shape {tuple(ptr.shape)}"
+        )
+
+
+def _whole(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
 def _summed(x: Tensor) -> torch.dtype:

@@ -74,7 +74,8 @@ def fit(
     _check_held_out(validation, config, schedule)
     fabric = connect(device) if isinstance(device, torch.device | str) else device
     tell = on_epoch if fabric.is_global_zero else lambda epoch: None
-    with together(fabric), shared_statistics(model, fabric), interruptible() as interrupted:
+    saves = interruptible(saves=checkpoint is not None)
+    with together(fabric), shared_statistics(model, fabric), saves as interrupted:
         run = Run(fabric, model, task, train, validation, config, schedule)
         if checkpoint is not None:
             run.restore(ask_first(fabric, lambda: read_checkpoint(checkpoint, fingerprint)))

@@ -9,11 +9,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
+def interruptible(saves: bool = True) -> Iterator[Callable[[], bool]]:
     """Within the block the first Ctrl-C only sets a flag; a second one interrupts at once.
 
     SIGTERM, with which schedulers and launchers end a process, sets the flag too. Outside the main
     thread, where signals do not arrive, the flag is never set.
+
+    Args:
+        saves: whether there is something to save before the end; if not, SIGTERM is left alone.
 
     Yields:
         A function that tells whether Ctrl-C was pressed.
@@ -28,7 +31,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         pressed.set()
 
-    before = {kind: signal.signal(kind, on_signal) for kind in (signal.SIGINT, signal.SIGTERM)}
+    kinds = (signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,)
+    before = {kind: signal.signal(kind, on_signal) for kind in kinds}
     try:
         yield pressed.is_set
     finally:

@@ -41,6 +41,8 @@ class FitConfig:
             del least["patience"]
         for name, value in least.items():
             _check_count(name, getattr(self, name), value)
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2**63; got {self.seed}")
         if not isinstance(self.learning_rate, Real) or not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be a number above 0; got {self.learning_rate!r}")
         if not isinstance(self.weight_decay, Real) or not 0 <= self.weight_decay < math.inf:

@@ -77,7 +77,7 @@ def fit_stack(
     Returns:
         The training curve and best epoch of each model.
     """
-    with interruptible() as interrupted:
+    with interruptible(saves=checkpoint is not None) as interrupted:
         stack = Stack(
             models, tasks, graphs, y, train, validation, seeds, config,
             learning_rates=learning_rates, criteria=criteria, schedule=schedule, device=device,

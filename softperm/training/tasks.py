@@ -178,9 +178,12 @@ class Regression:
                 f"target {missing[0]} is missing (NaN) for every training graph: leave it out, or "
                 "train on more graphs"
             )
-        std = np.nanstd(values, axis=0)
+        largest = np.nanmax(np.abs(values), axis=0)
+        unit = np.where(largest > 1e150, largest, 1.0)  # whose squares would be infinite
+        values = values / unit
+        std = np.nanstd(values, axis=0) * unit
         std = np.where(std > 0, std, 1.0)
-        return cls(tuple(np.nanmean(values, axis=0).tolist()), tuple(std.tolist()))
+        return cls(tuple((np.nanmean(values, axis=0) * unit).tolist()), tuple(std.tolist()))
 
     @property
     def outputs(self) -> int:

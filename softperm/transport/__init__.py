@@ -7,12 +7,14 @@ function, :func:`sinkhorn`, with a reference in plain torch and fused kernels fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softperm.derivatives import only_backward
 from softperm.transport import reference
 from softperm.transport.problem import Problem, pose
 
@@ -65,6 +67,8 @@ def sinkhorn(
     by Sinkhorn's iteration in log space, column update first and row update last, so that rows
     are exact and columns as close as the iterations bring them (Section 4.1 of the paper).
 
+    Gradients reach ``scores``, ``padding`` and ``dustbin``; masses carry none.
+
     Args:
         scores: scores of all vertices, the graphs' vertices laid end to end.
         ptr: graph ``i`` owns the rows ``ptr[i]:ptr[i + 1]``.
@@ -103,8 +107,12 @@ def sinkhorn(
         >>> plan.sum(1)
         tensor([1., 1., 1., 1.])
     """
-    if iterations < 1:
-        raise ValueError(f"iterations must be at least 1; got {iterations}")
+    if not isinstance(iterations, Integral) or iterations < 1:
+        raise ValueError(f"iterations must be a whole number of at least 1; got {iterations!r}")
+    if not (tolerance is None or isinstance(tolerance, Real)):
+        raise ValueError(f"tolerance must be a number or None; got {tolerance!r}")
+    if not (largest is None or isinstance(largest, Integral)):
+        raise ValueError(f"largest must be a whole number or None; got {largest!r}")
     problem = pose(
         scores,
         ptr,
@@ -123,7 +131,8 @@ def sinkhorn(
     if backend == "reference":
         plan, used, error = reference.solve(problem, iterations, tolerance)
     elif backend == "fused":
-        plan, used, error = _fused(problem, iterations, tolerance, gradient, largest)
+        only_backward(scores, problem.extra, remedy="; backend='reference' does")
+        plan, used, error = _fused(problem, int(iterations), tolerance, gradient, largest)
     else:
         raise ValueError(f"backend must be 'fused' or 'reference'; got {backend!r}")
     plan = plan.to(scores.dtype)
@@ -179,8 +188,8 @@ def _fused(problem: Problem, iterations: int, tolerance: float, gradient: str, l
         problem.extra_mass,
         problem.bin_score,
         iterations,
-        tolerance,
+        float(tolerance),
         GRADIENTS[gradient],
-        -1 if largest is None else largest,
+        -1 if largest is None else int(largest),
     )
     return plan, used, error

@@ -67,6 +67,9 @@ def pose(
     ``dustbin`` carry gradients. All is in the type of ``scores``, or float32 if that is shorter.
     """
     _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dustbin)
+    if ptr.dtype not in (torch.int32, torch.int64):
+        ptr = ptr.long()
+    dustbin = None if dustbin is None else dustbin.reshape(())
     kind = torch.promote_types(scores.dtype, torch.float32)
     scores = scores.to(kind)
     padding, dustbin = (None if t is None else t.to(kind) for t in (padding, dustbin))
@@ -110,9 +113,12 @@ def check_values(problem: Problem) -> None:
     check_offsets(problem.ptr, problem.scores.shape[0])
     for name in ("row_mass", "column_mass", "extra_mass"):
         mass = getattr(problem, name)
-        if not bool((mass >= 0).all()):
+        odd = mass[~((mass >= 0) & (mass < torch.inf))]
+        if len(odd):
             known = name.replace("extra", "padding")
-            raise ValueError(f"{known} must be 0 or more everywhere; got {float(mass.min())}")
+            raise ValueError(
+                f"{known} must be finite and 0 or more everywhere; got {float(odd[0])}"
+            )
 
 
 def _totals(scores: Tensor, ptr: Tensor, row_mass: Tensor | None) -> Float[Tensor, " B"]:
@@ -120,7 +126,11 @@ def _totals(scores: Tensor, ptr: Tensor, row_mass: Tensor | None) -> Float[Tenso
     if row_mass is None:
         return ptr.diff().to(scores.dtype)
     running = torch.cat([row_mass.new_zeros(1), row_mass.detach().double().cumsum(0)])
-    return (running[ptr[1:]] - running[ptr[:-1]]).to(scores.dtype)
+    try:
+        return (running[ptr[1:]] - running[ptr[:-1]]).to(scores.dtype)
+    except IndexError:
+        check_offsets(ptr[None], scores.shape[0])
+        raise
 
 
 def _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dustbin) -> None:
@@ -130,6 +140,8 @@ def _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dus
     for name, value in given.items():
         if not isinstance(value, Tensor) and (value is not None or name in {"scores", "ptr"}):
             raise ValueError(f"{name} must be a tensor; got {value!r:.60}")
+        if value is not None and value.device != scores.device:
+            raise ValueError(f"{name} is on {value.device}, but scores on {scores.device}")
     if scores.ndim != 2 or scores.shape[1] < 1:
         raise ValueError(
             "scores must be (vertices, latent vertices) with at least one latent vertex; "

@@ -51,6 +51,19 @@ def test_aligned_distances_are_never_below_the_frobenius_distances(mixed):
     assert given.objective == joint.objective
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bound_holds_for_weights_of_both_signs_and_graphs_of_all_sizes(seed):
+    rng = np.random.default_rng(seed)
+    weights = np.array([-2.0, -1.0, 1.0, 2.0])
+    graphs = [weigh(rng, random_matrix(rng, n, 0.8), weights) for n in (2, 2, 3, 3, 5)]
+    joint = joint_alignment([*graphs, -graphs[0]])
+    assert joint.lower_bound <= joint.objective + 1e-9
+    edge = np.array([[0.0, 1.0], [1.0, 0.0]])
+    pair = joint_alignment([edge, -edge, np.zeros((4, 4))])
+    assert pair.objective == pytest.approx(pair.lower_bound)
+    assert pair.distances[0, 1] == pytest.approx(2.0), "side by side, not on each other: 8 ** 0.5"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_three_small_graphs_reach_the_optimum_of_all_placements(seed):
     rng = np.random.default_rng(seed)

@@ -233,6 +233,7 @@ def test_what_cannot_be_fitted_is_said_in_one_sentence(case):
         ("batch_size", 0, "batch_size must be a whole number of at least 1; got 0"),
         ("patience", 0, "patience must be a whole number of at least 1; got 0"),
         ("seed", -1, "seed must be a whole number of at least 0; got -1"),
+        ("seed", 2**64, "seed must be below 2**63; got 18446744073709551616"),
         ("learning_rate", 0.0, "learning_rate must be a number above 0; got 0.0"),
         ("learning_rate", float("nan"), "learning_rate must be a number above 0; got nan"),
         ("weight_decay", -1.0, "weight_decay must be 0 or more; got -1.0"),

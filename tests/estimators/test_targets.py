@@ -167,6 +167,20 @@ def test_the_score_of_one_number_is_undefined_and_says_so():
         assert np.isnan(made.score(GRAPHS[:1], SIZES[:1]))
 
 
+def test_targets_may_be_as_large_as_numbers_are():
+    made = PiGNNRegressor(**FAST).fit(GRAPHS, SIZES * 1e300)
+    plain = PiGNNRegressor(**FAST).fit(GRAPHS, np.asarray(SIZES, dtype=np.float64))
+    np.testing.assert_allclose(made.predict(GRAPHS) / 1e300, plain.predict(GRAPHS), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+def test_targets_may_be_tensors_of_any_kind(kind):
+    y = torch.tensor(np.asarray(SIZES), dtype=kind, requires_grad=True)
+    made = PiGNNRegressor(**FAST).fit(GRAPHS, y)
+    plain = PiGNNRegressor(**FAST).fit(GRAPHS, y.detach().double().numpy())
+    np.testing.assert_array_equal(made.predict(GRAPHS), plain.predict(GRAPHS))
+
+
 BAD_NUMBERS = {
     "words": (["a"] * 12, "y must be numbers to regress; got <U1 values"),
     "infinite": ([*SIZES[:-1], np.inf], "graph 11 has an infinite target"),

@@ -111,6 +111,24 @@ def test_targets_may_stand_in_a_table_beside_the_files(tmp_path):
     assert read_back.targets["kind"].tolist() == ["", "ring", ""]
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    place = folder(tmp_path / "g", c=nx.path_graph(4))
+    for name, graph in (("a", nx.path_graph(2)), ("b", nx.cycle_graph(3))):
+        folder(place / name, one=graph)
+    table = place / "targets.csv"
+    table.write_text("file,y\nb/one.GraphML,1\na/one,0\nc,2\n")
+    read_back = read_graphs(place)
+    sizes = {"a/one": 2, "b/one": 3, "c": 4}
+    assert dict(zip(read_back.ids, (g.num_nodes for g in read_back.graphs), strict=True)) == sizes
+    assert dict(zip(read_back.ids, read_back.targets["y"].tolist(), strict=True)) == {
+        "a/one": 0, "b/one": 1, "c": 2,
+    }  # fmt: skip
+    table.write_text("file,y\none,1\n")
+    message = "line 2 names 'one', which may be a/one.graphml or b/one.graphml: name the folder too"
+    with pytest.raises(ValueError, match=message):
+        read_graphs(place)
+
+
 def test_targets_may_be_data_of_the_graphs(tmp_path):
     graphs = {"a": nx.path_graph(2, create_using=nx.Graph), "b": nx.cycle_graph(3)}
     for name, graph in graphs.items():

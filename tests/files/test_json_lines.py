@@ -80,6 +80,11 @@ BAD = {
     "not JSON": ("{nodes}", "g.jsonl line 2 is not JSON"),
     "cut short": ('{"nodes": [{"id": 0}', "g.jsonl line 2 is not JSON"),
     "too deep": ("[" * 100_000, "g.jsonl line 2 is not JSON"),
+    "a number without end": ("9" * 5000, "g.jsonl line 2 is not JSON"),
+    "a list in a target": (
+        '{"nodes": [{"id": 1}], "links": [], "y": [1, [2]]}',
+        "g.jsonl line 2: y holds [1, [2]]; expected plain values",
+    ),
     "not an object": ("[1]", "g.jsonl line 2 is not a node-link graph; expected an object"),
     "no nodes": ('{"links": []}', "expected a list of objects under 'nodes'"),
     "no links": ('{"nodes": []}', "expected a list of objects under 'links' or 'edges'"),

@@ -32,7 +32,7 @@ def test_only_wanted_targets_are_read():
 
 
 def test_quoted_cells_and_blank_lines_are_as_in_every_csv():
-    records = read('smiles,name\nC,"methane, plain"\n\nCC,"two\nlines"\nCCC,x\n')
+    records = read('smiles,name\nC,"methane, plain"\n  \nCC,"two\nlines"\nCCC,x\n')
     assert [record.targets["name"] for record in records] == ["methane, plain", "two\nlines", "x"]
     assert [record.where for record in records] == ["t.csv line 2", "t.csv line 5", "t.csv line 6"]
 
@@ -50,6 +50,10 @@ def test_quoted_cells_and_blank_lines_are_as_in_every_csv():
         (["1_0", "2", "3"], "U", ["1_0", "2", "3"]),
         (["9" * 30, "1", "2"], "f", [float("9" * 30), 1.0, 2.0]),
         ([" 1 ", "2 ", " 3"], "i", [1, 2, 3]),
+        ([str(2**63), str(2**63 + 1), ""], "U", [str(2**63), str(2**63 + 1), ""]),
+        ([str(2**53), str(2**53 + 1), ""], "U", [str(2**53), str(2**53 + 1), ""]),
+        (["1", "1", ""], "f", [1.0, 1.0, np.nan]),
+        (["9" * 400, "1", "-" + "9" * 400], "f", [np.inf, 1.0, -np.inf]),
     ],
 )
 def test_columns_take_the_type_of_their_cells(cells, kind, wanted):

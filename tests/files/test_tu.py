@@ -203,6 +203,10 @@ def test_one_edge_with_two_labels_is_an_error_unless_the_first_shall_count(write
         ({"node_attributes": "1, 2\n"}, r"TOY_node_attributes.txt: expected 6 lines, .* found 1"),
         ({"edge_labels": "1\n1\n2\n2\n1\n"}, r"TOY_edge_labels.txt: expected 6 lines, .* found 5"),
         ({"graph_attributes": "1, 2\n3\n"}, r"TOY_graph_attributes.txt line 2: expected 2 numbers"),
+        (
+            {"node_labels": f"5\n3\n5\n9\n9\n{2**53 + 1}\n"},  # as a float 2**53
+            r"TOY_node_labels.txt line 6: expected a whole number below 9007199254740992",
+        ),
         ({"node_labels": "5\n3\n5\n9\n9\n1e30\n"}, r"TOY_node_labels.txt line 6: expected a whole"),
     ],
 )

@@ -2,7 +2,10 @@
 
 import inspect
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -218,6 +221,33 @@ def test_the_first_interrupt_is_a_request_and_the_second_is_at_once():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_is_caught_only_where_there_is_something_to_save():
+    before = signal.getsignal(signal.SIGTERM)
+    with interruptible(saves=False):
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert signal.getsignal(signal.SIGINT) is not before
+    with interruptible() as pressed:
+        signal.raise_signal(signal.SIGTERM)
+        assert pressed()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_training_that_keeps_nothing_ends_with_its_process():
+    code = """
+import os, signal
+from samples import rings_and_cliques
+from softperm import PiGNNClassifier
+from softperm.training.progress import EpochBar
+EpochBar.update = lambda bar, epoch: os.kill(os.getpid(), signal.SIGTERM)
+PiGNNClassifier(epochs=3, latent_vertices=2, hidden=4).fit(*rings_and_cliques(8))
+print("went on")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
 
 
 def test_training_works_outside_the_main_thread():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from softperm.transport import sinkhorn
 from softperm.transport.operators import sinkhorn_backward_op, sinkhorn_op
@@ -144,6 +144,38 @@ def test_second_derivatives_are_refused_not_forgotten():
         gradient.sum().backward()
     options = {"iterations": 3, "tolerance": 0.0, "backend": "reference"}
     assert gradgradcheck(lambda s: sinkhorn(s, case.ptr, **options), scores)
+
+
+def test_tangents_are_refused_not_forgotten():
+    case = draw([4, 3], 3, 2.0, dtype=torch.float64)
+    scores, direction = case.scores, torch.ones_like(case.scores)
+
+    def total(s, **options):
+        return sinkhorn(s, case.ptr, **options).square().sum()
+
+    stacked = torch.stack([scores, scores])
+    for wanted in (
+        lambda: torch.func.grad(total)(scores),
+        lambda: torch.func.jvp(total, (scores,), (direction,)),
+        lambda: torch.func.jvp(torch.vmap(total), (stacked,), (stacked,)),
+        lambda: torch.vmap(torch.func.grad(total))(stacked),
+    ):
+        with pytest.raises(NotImplementedError, match="backend='reference' does"):
+            wanted()
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError):
+        total(forward_ad.make_dual(scores, direction))
+    gradient = torch.func.grad(lambda s: total(s, backend="reference"))(scores)
+    scores = scores.clone().requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(total(scores), scores)[0], gradient)
+
+
+@pytest.mark.usefixtures("without_shape_checks")  # which know no unsigned ones
+def test_offsets_may_be_of_any_whole_numbers():
+    case = draw([4, 3], 3, 2.0)
+    plan = sinkhorn(case.scores, case.ptr)
+    for kind in (torch.uint8, torch.int16, torch.int32):
+        for masses in ({}, {"row_mass": torch.ones(7)}):
+            assert torch.equal(sinkhorn(case.scores, case.ptr.to(kind), **masses), plan)
 
 
 def test_twice_the_same_bits():
