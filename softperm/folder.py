@@ -65,7 +65,7 @@ def read_folder(
     """
     folder = _download(str(folder)) if str(folder).startswith("hf://") else Path(folder)
     if not folder.is_dir():
-        raise FolderError(f"{folder}: no such model folder")
+        raise FolderError(f"{folder}: no such model folder; softperm train, or save, makes one")
     config = _read_config(folder / CONFIG, kind)
     tensors = _read_weights(folder / WEIGHTS, config.pop("weights_sha256", None))
     return config, tensors

@@ -45,6 +45,7 @@ def _fitting(path: Path, choices: dict[str, Any]) -> list[list[str]]:
         ValueError: it was under others, and there is work that was done so.
     """
     if not path.exists():
+        _refuse_foreign(path.parent)
         return []
     begun = any(any((path.parent / part).glob("*")) for part in ("records", "checkpoints"))
     here = _flat(json.loads(json.dumps(choices)))
@@ -70,6 +71,13 @@ def _fitting(path: Path, choices: dict[str, Any]) -> list[list[str]]:
         f"{path.parent} holds an evaluation with other settings ({'; '.join(told[:3])}"
         f"{'; …' if len(told) > 3 else ''}): choose another --out"
     )
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Raises ValueError if an evaluation would overwrite files of a folder that are not one's."""
+    for name in ("table.md", "table.csv", "table.tex", "report.html", "model"):
+        if (out / name).exists() and not (out / "records").exists():
+            raise ValueError(f"{out} holds {name}, but no evaluation: choose another --out")
 
 
 def final_runs(folder: Path) -> int:

@@ -6,10 +6,11 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -59,6 +60,19 @@ def ready_folder(folder: Path) -> bool:
     if reason is not None:
         raise ValueError(f"{folder} cannot be written to ({reason}): choose another --out")
     return new
+
+
+@contextmanager
+def called(ids: Sequence[str]) -> Iterator[None]:
+    """Within the block an error about graph 0, 1, … calls it as its file does."""
+    try:
+        yield
+    except ValueError as problem:
+        place = re.match(r"graph (\d+)\b", str(problem))
+        if place is None or int(place[1]) >= len(ids):
+            raise
+        rest = str(problem)[place.end() :]
+        raise ValueError(f"graph {ids[int(place[1])]}{rest}") from None
 
 
 def ready_file(path: Path) -> None:

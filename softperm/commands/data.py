@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.commands.console import say
+from softperm.commands.console import ready_folder, say
 
 if TYPE_CHECKING:
     from softperm.datasets.dataset import Dataset
@@ -147,7 +147,7 @@ def _load(
 def _pictures(dataset: Dataset, out: Path) -> list[Path]:
     from softperm.datasets.figures import drawings, histograms
 
-    out.mkdir(parents=True, exist_ok=True)
+    ready_folder(out)
     made = {"histograms": histograms(dataset), "graphs": drawings(dataset)}
     paths = [out / f"{dataset.name}-{what}.png" for what in made]
     for path, figure in zip(paths, made.values(), strict=True):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.commands.console import give, ready_file, say, warnings_as_lines
+from softperm.commands.console import called, give, ready_file, say, warnings_as_lines
 
 
 def distance(
@@ -45,14 +45,15 @@ def distance(
     kept = out.with_name(f".{out.name}.pairs")
     with warnings_as_lines():
         file = read(data, smiles_column, symmetrise)
-        found = frobenius_intervals(
-            file.graphs,
-            labels=labels,
-            time_limit=time_limit,
-            workers=workers,
-            checkpoint=kept,
-            progress=True,
-        )
+        with called(file.ids):
+            found = frobenius_intervals(
+                file.graphs,
+                labels=labels,
+                time_limit=time_limit,
+                workers=workers,
+                checkpoint=kept,
+                progress=True,
+            )
     write_atomically(out, writers[out.suffix](list(file.ids), found))
     kept.unlink(missing_ok=True)
     pairs = np.triu_indices(len(file.graphs), 1)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.commands.console import give, ready_file, warnings_as_lines
+from softperm.commands.console import called, give, ready_file, warnings_as_lines
 
 
 def embed(
@@ -41,7 +41,8 @@ def embed(
     with warnings_as_lines():
         trained = load_trained(run, device)
         file = read(data, smiles_column, symmetrise)
-        vectors = trained.estimator.transform(trained.prepare(file))
+        with called(file.ids):
+            vectors = trained.estimator.transform(trained.prepare(file))
     names = trained.estimator.get_feature_names_out().tolist()
     write_atomically(out, writers[out.suffix](list(file.ids), names, vectors))
     give({"graphs": len(vectors), "length": vectors.shape[1], "vectors": str(out)}, as_json)

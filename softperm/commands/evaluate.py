@@ -261,7 +261,8 @@ def _own(
     import numpy as np
     import torch
 
-    from softperm.commands.runs import choose_task, read_with_targets
+    from softperm.commands.targets import choose_task, read_with_targets
+    from softperm.datasets.catalogue import as_spelt_here
     from softperm.lab.problem import own_problem
     from softperm.vocabulary import Vocabulary
 
@@ -278,7 +279,8 @@ def _own(
         y = torch.from_numpy(codes)
     else:
         y = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
-    return own_problem(file.name, graphs, y, kind, seed, folds)
+    name = file.name if as_spelt_here(file.name) is None else f"{file.name}-file"  # not the paper's
+    return own_problem(name, graphs, y, kind, seed, folds)
 
 
 def _finished(out: Path, now: list[Record]) -> tuple[list[Record], list[str]]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.commands.console import give, ready_file, warnings_as_lines
+from softperm.commands.console import called, give, ready_file, warnings_as_lines
 
 
 def predict(
@@ -36,7 +36,8 @@ def predict(
     with warnings_as_lines():
         trained = load_trained(run, device)
         file = read(data, smiles_column, symmetrise)
-        columns = prediction_columns(trained, file)
+        with called(file.ids):
+            columns = prediction_columns(trained, file)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["graph", *columns])

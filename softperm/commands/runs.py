@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from softperm import plots
 from softperm.commands.console import as_text
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.estimators.preparation import hold_out
-from softperm.files import GraphFile, read_graphs
+from softperm.files import GraphFile
 from softperm.folder import write_atomically
 from softperm.training.checkpoint import read_checkpoint
 from softperm.training.fit import Epoch
@@ -25,73 +25,18 @@ Estimator = PiGNNClassifier | PiGNNRegressor
 
 PICTURES = 6
 SMALL, LARGE = 150, 2000  # vertices of graphs that are drawn, and of those that can be at all
-MOST_CLASSES = 20  # whole numbers of more values than this are taken for measurements
 CHECKPOINT = "checkpoint.bin"
 SCORES = {"classification": "accuracy", "multilabel": "roc_auc", "regression": "r2"}
 """What an estimator's score is, for each task."""
 
 
-def read_with_targets(
-    data: Path,
-    wanted: Sequence[str] | None,
-    smiles_column: str | None,
-    symmetrise: bool,
-    count: Callable[[int, int | None], None],
-) -> GraphFile:
-    """The graphs of a file with the targets to learn: those wanted, or the only one there is."""
-    file = read_graphs(
-        data, target=wanted, smiles_column=smiles_column, symmetrise=symmetrise, progress=count
-    )
-    if not file.targets:
-        raise ValueError(f"{data} has no targets to learn from")
-    if wanted is None and len(file.targets) > 1:
-        raise ValueError(
-            f"{data} has these targets: {', '.join(file.targets)}; name what to learn with --target"
-        )
-    return file
-
-
-def choose_task(task: str, file: GraphFile) -> str:
-    """The task that was asked for, or that the targets suggest; checked against the targets."""
-    several = len(file.targets) > 1
-    task = _guess(file) if task == "auto" else task
-    if task not in {"classification", "multilabel", "regression"}:
-        raise ValueError(
-            f"--task must be auto, classification, multilabel or regression; got {task!r}"
-        )
-    if several != (task == "multilabel") and task != "regression":
-        raise ValueError(
-            f"--task {task} takes {'several targets' if task == 'multilabel' else 'one target'}; "
-            f"got {', '.join(file.targets)}"
-        )
-    for name, column in file.targets.items():
-        needed = task == "classification" or column.dtype.kind == "U"
-        _refuse(name, "missing", _missing(column) if needed else None, file)
-        _refuse(name, "infinite", np.isinf(column) if column.dtype.kind == "f" else None, file)
-    return task
-
-
-def _refuse(target: str, fault: str, where: np.ndarray | None, file: GraphFile) -> None:
-    if where is not None and where.any():
-        graph = file.ids[int(where.argmax())]
-        raise ValueError(f"target {target} is {fault} for graph {graph}: leave such graphs out")
-
-
-def _guess(file: GraphFile) -> str:
-    """Words, a few whole numbers, and yes-or-no are classes; other numbers are to be regressed."""
-    columns = [column[~_missing(column)] for column in file.targets.values()]
-    if len(columns) > 1:
-        answers = all(c.dtype.kind in "if" and np.isin(c, (0, 1)).all() for c in columns)
-        return "multilabel" if answers else "regression"
-    (there,) = columns
-    words = there.dtype.kind not in "if"
-    few = words or ((there == there.round()).all() and len(np.unique(there)) <= MOST_CLASSES)
-    return "classification" if few else "regression"
-
-
-def _missing(column: np.ndarray) -> np.ndarray:
-    """Where a target is missing: NaN, or an empty string."""
-    return np.isnan(column) if column.dtype.kind == "f" else column == ""
+def refuse_foreign(out: Path) -> None:
+    """Raises ValueError if a run would overwrite files of a folder that are not a run's."""
+    config = out / "config.json"
+    ours = config.is_file() and '"latent_vertices"' in config.read_text(errors="replace")
+    for name in ("config.json", "curve.csv", "curve.png", "model", "pictures"):
+        if (out / name).exists() and not ours and not (out / CHECKPOINT).exists():
+            raise ValueError(f"{out} holds {name}, but no run of softperm: choose another --out")
 
 
 def train_run(
@@ -138,7 +83,7 @@ def train_run(
         "metric": SCORES[task],
         "train_score": estimator.score([file.graphs[i] for i in rest], y[rest]),
     }
-    if len(test):
+    if len(test) and not estimator.interrupted_:
         result["test_score"] = estimator.score([file.graphs[i] for i in test], y[test])
         result["test_graphs"] = len(test)
     result["seconds"] = training_seconds(estimator.curve_)

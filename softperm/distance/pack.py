@@ -71,7 +71,8 @@ def _labels(graph: Data, index: int) -> list:
     label = graph.get("label")
     if label is None:
         raise ValueError(
-            f"graph {index} has no vertex labels to match; set its label, or pass labels=False"
+            f"graph {index} has no vertex labels to match; set its label, or leave labels "
+            f"out of it: labels=False, or --no-labels"
         )
     listed = label if isinstance(label, list) else label.tolist()
     return [tuple(entry) if isinstance(entry, list) else entry for entry in listed]

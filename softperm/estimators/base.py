@@ -249,6 +249,12 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
     def _model_config(self, train: Examples) -> ModelConfig:
         largest = int(train.graphs.sizes[train.index].max())
         collection = train.graphs
+        if isinstance(self.capacity, int) and self.capacity < largest:
+            warnings.warn(
+                f"capacity is {self.capacity}, but the largest training graph has {largest} "
+                "vertices: graphs larger than the capacity are not padded",
+                stacklevel=4,
+            )
         return ModelConfig(
             self.task_.outputs,
             **self._choices(),

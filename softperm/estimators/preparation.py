@@ -69,6 +69,8 @@ def find_device(name: str | torch.device) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as problem:
         reason = str(problem).partition("\n")[0].rstrip(".")
+        if reason.startswith("Expected one of"):  # twenty kinds of device
+            reason = "there is no such kind of device"
         raise ValueError(
             f"device {str(name)!r} cannot be used here ({reason}): choose 'cpu' or 'auto'"
         ) from None

@@ -64,22 +64,22 @@ class Schedule:
         decay: factor on the learning rate after ``decay_patience`` epochs without a better
             validation figure; None for a constant rate.
         decay_patience: how many epochs that are.
-        decay_floor: learning rate below which that does not take it.
         ema: decay of a running mean of the parameters, which then takes the place of the
             parameters wherever the network is judged or kept; None for no mean.
         max_time: seconds after which training stops as Ctrl-C stops it; None for no limit.
         halve_every: epochs after which the learning rate is halved, again and again; None for
             never.
+        decay_floor: learning rate below which ``decay`` does not take it.
     """
 
     accumulate: int = 1
     clip: float | None = None
     decay: float | None = None
     decay_patience: int = 10
-    decay_floor: float = 0.0
     ema: float | None = None
     max_time: float | None = None
     halve_every: int | None = None
+    decay_floor: float = 0.0
 
     def __post_init__(self) -> None:
         _check_count("accumulate", self.accumulate, 1)

@@ -273,7 +273,10 @@ def test_a_bare_network_is_no_trained_estimator(data, tmp_path):
 def test_graphs_with_other_fields_than_in_training_are_said(run, tmp_path):
     path = write_json_lines(tmp_path / "g.jsonl", [labelled_path("ab")])
     out = ("--out", tmp_path / "out.csv")
-    refused("graph 0 has label of 1 value a vertex", "predict", run, path, *out)
+    for command in ("predict", "embed"):
+        refused("graph 1 has label of 1 value a vertex", command, run, path, *out)
+    bare = write_json_lines(tmp_path / "bare.jsonl", [nx.path_graph(2), nx.path_graph(3)])
+    refused("graph 1 has no vertex labels to match", "distance", bare, "--labels", *out)
 
 
 def test_an_unknown_ending_is_said_before_anything_is_read(tmp_path):

@@ -90,6 +90,7 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
     where = f"stopped after {result['epochs']} of 40 epochs"
     assert f"{where}; the same command with --out {broken} goes on from here" in errors
     assert result["interrupted"] is True
+    assert "test_score" not in result, "test graphs are looked at once, at the end"
     assert 5 <= result["epochs"] < 40
     assert PiGNNClassifier.load(broken / "model").predict(GRAPHS).shape == (12,)
     assert not (broken / "result.json").exists()

@@ -201,6 +201,26 @@ def test_a_folder_with_other_settings_is_refused(evaluated):
     assert "(recipe.training.epochs 2 there, 7 now): choose another --out" in done.stderr
 
 
+def test_files_that_are_not_an_evaluations_are_not_overwritten(evaluated, tmp_path):
+    (tmp_path / "table.md").write_text("mine")
+    done = run_command(*evaluated[2], "--out", tmp_path)
+    assert done.exit_code == 2
+    assert "holds table.md, but no evaluation: choose another --out" in done.stderr
+    assert (tmp_path / "table.md").read_text() == "mine"
+
+
+def test_a_file_that_is_called_as_a_dataset_is_not_beside_the_papers_numbers(graphs, tmp_path):
+    file = tmp_path / "mutag.jsonl"
+    shutil.copy(graphs, file)
+    command = ("evaluate", "--data", file, "--models", "wl-kernel,pi-gnn", "--folds", 2)
+    options = ("--epochs", 1, "--configurations", 1, "--final-runs", 1, "--device", "cpu")
+    done = run_command(*command, *options, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert "mutag-file pi-gnn" in done.stdout
+    assert "paper (quoted) |" not in (tmp_path / "run" / "table.md").read_text().splitlines()[4]
+    assert "86.1" not in (tmp_path / "run" / "table.md").read_text()
+
+
 def test_more_final_runs_go_on_from_those_there_are(evaluated, tmp_path):
     _, folder, command = evaluated
     copy = tmp_path / "copy"

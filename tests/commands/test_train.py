@@ -13,6 +13,7 @@ from samples import rings_and_cliques, run_command, same_weights, write_json_lin
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.commands import runs
+from softperm.commands.targets import choose_task
 from softperm.files import GraphFile
 
 GRAPHS, KIND = rings_and_cliques(20)
@@ -228,8 +229,9 @@ NAN = float("nan")
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:target a is missing")
 def test_the_task_follows_from_the_targets(targets, task):
-    assert runs.choose_task("auto", graph_file(**targets)) == task
+    assert choose_task("auto", graph_file(**targets)) == task
 
 
 @pytest.mark.parametrize(
@@ -245,11 +247,47 @@ def test_the_task_follows_from_the_targets(targets, task):
         ("auto", {"a": [0, 1, NAN]}, "target a is missing for graph g2: leave such graphs out"),
         ("auto", {"a": ["x", "", "y"]}, "target a is missing for graph g1"),
         ("regression", {"a": [0, np.inf]}, "target a is infinite for graph g1"),
+        (
+            "regression",
+            {"a": ["1", "2", "many"]},
+            "--task regression takes numbers; a of graph g2 is 'many'",
+        ),
     ],
 )
 def test_a_task_that_the_targets_do_not_fit_is_refused(task, targets, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        runs.choose_task(task, graph_file(**targets))
+        choose_task(task, graph_file(**targets))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ({"a": [1.5, NAN, NAN]}, "target a is missing for 2 of 3 graphs, graph g1 first"),
+        (
+            {"a": ["1.5", "2", "many"]},
+            "target a is a number for 2 of 3 graphs, but 'many' for graph g2: all are taken for",
+        ),
+    ],
+)
+def test_targets_that_may_be_mistakes_are_told(targets, message):
+    with pytest.warns(UserWarning, match=re.escape(message)):
+        choose_task("auto", graph_file(**targets))
+
+
+@pytest.mark.parametrize("name", ["config.json", "curve.csv"])
+def test_files_that_are_not_a_runs_are_not_overwritten(name, data, tmp_path):
+    (tmp_path / name).write_text("mine")
+    done = run_command("train", data, "--out", tmp_path, *FAST)
+    assert done.exit_code == 2
+    assert f"holds {name}, but no run of softperm: choose another --out" in done.stderr
+    assert (tmp_path / name).read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_capacity_below_the_graphs_is_told(data, tmp_path):
+    done = run_command("train", data, "--out", tmp_path, *FAST, "--capacity", 2)
+    assert done.exit_code == 0, done.output
+    assert "warning: capacity is 2, but the largest training graph has" in done.stderr
 
 
 def test_a_target_must_be_named_where_there_are_several(several, tmp_path):
