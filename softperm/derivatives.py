@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
 from torch.autograd import forward_ad
 
 
@@ -29,8 +28,9 @@ def only_backward(*tensors: Tensor, remedy: str = "") -> None:
 
 def _is_tracked(tensor: Tensor) -> bool:
     """Whether ``torch.func`` or forward mode follows a tensor."""
-    while _functorch.is_batchedtensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
-    if _functorch.is_gradtrackingtensor(tensor):
+    func = torch._C._functorch  # type: ignore[attr-defined]  # there is no public way to ask
+    while func.is_batchedtensor(tensor):
+        tensor = func.get_unwrapped(tensor)
+    if func.is_gradtrackingtensor(tensor):
         return True
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None

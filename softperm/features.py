@@ -106,7 +106,8 @@ def _both_ways(row: np.ndarray, column: np.ndarray, vertices: int) -> bool:
     """Whether as many edges end in each vertex as begin there."""
     if row.size and not 0 <= column.min() <= column.max() < vertices:
         return False
-    return np.array_equal(*(np.bincount(end, minlength=vertices) for end in (row, column)))
+    out, into = (np.bincount(end, minlength=vertices) for end in (row, column))
+    return np.array_equal(out, into)
 
 
 def _count_all(row: np.ndarray, column: np.ndarray, ptr: np.ndarray, count: np.ndarray) -> bool:

@@ -52,7 +52,9 @@ def as_column(values: Sequence[Target]) -> np.ndarray:
     if all(isinstance(value, int) and abs(value) < 2**63 for value in values):
         return np.array(values, dtype=np.int64)
     if all(isinstance(value, int | float) for value in given):
-        floats = [np.nan if value is None else _as_float(value) for value in values]
+        floats = [
+            _as_float(value) if isinstance(value, int | float) else np.nan for value in values
+        ]
         pairs = zip(values, floats, strict=True)
         whole = {value: number for value, number in pairs if isinstance(value, int)}
         if len(set(whole.values())) == len(whole):
