@@ -206,7 +206,8 @@ def _check_undirected(
         if isinstance(value, list):
             differs = np.array([a != b for a, b in zip(one, other, strict=True)])
         elif value.dtype.kind == "f":
-            differs = ~np.isclose(one, other, rtol=1e-5, atol=0.0)
+            noise = 1e-7 * np.abs(value).max(initial=0.0)  # of what rounding left of zeros
+            differs = ~np.isclose(one, other, rtol=1e-5, atol=noise)
         else:
             differs = np.not_equal(one, other)
         if differs.any():

@@ -315,6 +315,11 @@ def test_a_matrix_of_half_precision_is_read():
         assert as_graph(form).edge_weight.tolist() == [0.5, 0.5]
 
 
+def test_what_rounding_left_of_zeros_may_differ():
+    matrix = np.array([[0, 1, 0], [1, 0, 1e-17], [0, 2e-17, 0]])
+    assert as_graph(matrix).edge_index.shape == (2, 4)
+
+
 def test_a_bare_number_and_a_list_of_one_are_the_same_attribute():
     graph = nx.path_graph(2)
     graph.nodes[0]["x"], graph.nodes[1]["x"] = 1, [2.5]

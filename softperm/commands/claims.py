@@ -10,7 +10,7 @@ from typing import Any
 FILE = "evaluation.json"
 ASKED = "asked"  # datasets and systems so far: more may be asked for, within the same settings
 OWN = ""  # in the place of a dataset: the user's own graphs
-RUNS = "recipe.final_runs"  # may grow
+RUNS = "recipe.final_runs"  # may change: the fewest ever asked for stand there
 FORMER = "stack"  # once a setting: how many are trained side by side, which changes no result
 
 
@@ -21,7 +21,7 @@ def claim(
 
     Args:
         out: the folder.
-        choices: the settings, which stay the same, but for a larger number of final runs.
+        choices: the settings, which stay the same, but for the number of final runs.
         models: systems that are asked for now.
         datasets: on which datasets, with a target behind each if there are several; none for
             graphs of the user's own.
@@ -30,43 +30,45 @@ def claim(
     from softperm.folder import write_atomically
 
     path = out / FILE
+    _refuse_foreign(out)
     with exclusive(out / "locks" / FILE):  # others may be asking for something at this moment
-        asked = _fitting(path, choices)
+        asked, least = _fitting(path, choices)
+        if least is not None:
+            choices = {**choices, "recipe": {**choices["recipe"], "final_runs": least}}
         now = [[dataset, model] for dataset in datasets or [OWN] for model in models]
         asked += [pair for pair in now if pair not in asked]
         text = json.dumps({**choices, ASKED: asked}, indent=2, sort_keys=True) + "\n"
         write_atomically(path, text.encode())
 
 
-def _fitting(path: Path, choices: dict[str, Any]) -> list[list[str]]:
-    """What was asked for so far, if it was under these settings.
+def _fitting(path: Path, choices: dict[str, Any]) -> tuple[list[list[str]], int | None]:
+    """What was asked for so far under these settings, and the fewest final runs of it.
 
     Raises:
         ValueError: it was under others, and there is work that was done so.
     """
     if not path.exists():
-        _refuse_foreign(path.parent)
-        return []
+        return [], None
     begun = any(any((path.parent / part).glob("*")) for part in ("records", "checkpoints"))
     here = _flat(json.loads(json.dumps(choices)))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         asked = _asked(content)
         there = _flat({k: value for k, value in content.items() if k not in (ASKED, FORMER)})
-        more = here.get(RUNS, 0) > there.get(RUNS, 0)  # what is finished is part of more
+        least = min(there[RUNS], here[RUNS]) if RUNS in there and RUNS in here else None
     except (ValueError, AttributeError, TypeError):
         if not begun:
-            return []
+            return [], None
         raise ValueError(f"{path} is damaged: choose another --out") from None
     told = [
         f"{name} {_short(there, name)} there, {_short(here, name)} now"
         for name in sorted({*there, *here})
-        if there.get(name) != here.get(name) and not (name == RUNS and more)
+        if there.get(name) != here.get(name) and name != RUNS
     ]
     if not told:
-        return asked
+        return asked, least
     if not begun:
-        return []
+        return [], None
     raise ValueError(
         f"{path.parent} holds an evaluation with other settings ({'; '.join(told[:3])}"
         f"{'; …' if len(told) > 3 else ''}): choose another --out"
@@ -75,8 +77,9 @@ def _fitting(path: Path, choices: dict[str, Any]) -> list[list[str]]:
 
 def _refuse_foreign(out: Path) -> None:
     """Raises ValueError if an evaluation would overwrite files of a folder that are not one's."""
-    for name in ("table.md", "table.csv", "table.tex", "report.html", "model"):
-        if (out / name).exists() and not (out / "records").exists():
+    ours = (out / FILE).exists() or (out / "records").exists()
+    for name in ("table.md", "table.csv", "table.tex", "report.html"):
+        if (out / name).exists() and not ours:
             raise ValueError(f"{out} holds {name}, but no evaluation: choose another --out")
 
 

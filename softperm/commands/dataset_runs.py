@@ -246,7 +246,10 @@ def _fingerprint(
 ) -> str:
     """Identifies a training; more epochs and more time do not change it."""
     told = [asdict(config), {**asdict(settings), "epochs": None}]
-    told += [{**asdict(schedule), "max_time": None}, repr(problem.task), problem.targets]
+    plan = {**asdict(schedule), "max_time": None}
+    if not schedule.decay_floor:  # which trainings begun by 0.2.0 do not have
+        del plan["decay_floor"]
+    told += [plan, repr(problem.task), problem.targets]
     digest = hashlib.sha256(json.dumps([*told, problem.dataset.fingerprint]).encode())
     for field in fields(problem.split):
         part = getattr(problem.split, field.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,8 +33,11 @@ SCORES = {"classification": "accuracy", "multilabel": "roc_auc", "regression": "
 
 def refuse_foreign(out: Path) -> None:
     """Raises ValueError if a run would overwrite files of a folder that are not a run's."""
-    config = out / "config.json"
-    ours = config.is_file() and '"latent_vertices"' in config.read_text(errors="replace")
+    try:
+        config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+        ours = "latent_vertices" in config and "softperm_format" not in config  # no saved model
+    except (OSError, ValueError, TypeError):
+        ours = False
     for name in ("config.json", "curve.csv", "curve.png", "model", "pictures"):
         if (out / name).exists() and not ours and not (out / CHECKPOINT).exists():
             raise ValueError(f"{out} holds {name}, but no run of softperm: choose another --out")

@@ -56,20 +56,30 @@ def choose_task(task: str, file: GraphFile) -> str:
         needed = task == "classification" or column.dtype.kind == "U"
         _refuse(name, "missing", _missing(column) if needed else None, file)
         _refuse(name, "infinite", np.isinf(column) if column.dtype.kind == "f" else None, file)
-        _warn(name, column, file)
+    _warn_missing(file)
+    for name, column in file.targets.items():
+        _warn_words(name, column, file)
     return task
 
 
-def _warn(target: str, column: np.ndarray, file: GraphFile) -> None:
-    """Warns of graphs without a value, and of words among numbers."""
-    missing, several = _missing(column), f"of {len(column)} graphs"
-    if missing.any():
+def _warn_missing(file: GraphFile) -> None:
+    """Warns, once for all targets, of graphs without a value."""
+    gaps = {name: _missing(column) for name, column in file.targets.items()}
+    gaps = {name: missing for name, missing in gaps.items() if missing.any()}
+    if gaps:
+        target, missing = next(iter(gaps.items()))
         graph = file.ids[int(missing.argmax())]
+        others = f" (and {len(gaps) - 1} other targets for some)" if len(gaps) > 1 else ""
         warnings.warn(
-            f"target {target} is missing for {missing.sum()} {several}, graph {graph} first: they "
-            "teach nothing about it",
+            f"target {target} is missing for {missing.sum()} of {len(missing)} graphs, graph "
+            f"{graph} first{others}: they teach nothing about it",
             stacklevel=3,
         )
+
+
+def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
+    """Warns of words among numbers."""
+    several = f"of {len(column)} graphs"
     if column.dtype.kind == "U":
         numbers = sum(map(_is_number, column))
         if len(column) / 2 <= numbers < len(column):

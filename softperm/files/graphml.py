@@ -112,6 +112,16 @@ def _calls(names: list[str]) -> dict[tuple[str, ...], list[str]]:
     return called
 
 
+def _meant(path: tuple[str, ...], called: dict[tuple[str, ...], list[str]]) -> list[str]:
+    """The files that a row may mean, by as many of its folders as there are here."""
+    for k in range(len(path)):
+        found = called.get(path[k:], [])
+        exact = [name for name in found if _path(name) == path[k:]]
+        if found:
+            return exact or found
+    return []
+
+
 def _read_targets(
     table: TextIOBase, called: dict[tuple[str, ...], list[str]]
 ) -> dict[str, dict[str, Target]]:
@@ -129,7 +139,7 @@ def _read_targets(
     }
     targets: dict[str, dict[str, Target]] = {}
     for k, (line, row) in enumerate(rows):
-        found = called.get(_path(row[place].strip()), [])
+        found = _meant(_path(row[place].strip()), called)
         if len(found) != 1 or found[0] in targets:
             fault = "twice" if found else "but there is no such file"
             if len(found) > 1:

@@ -43,7 +43,7 @@ def read_json_lines(stream: TextIOBase, name: str) -> Iterator[Record]:
             raise ValueError(f"{where} is not JSON: {error}; write one graph a line") from None
         if not isinstance(content, dict):
             raise ValueError(f"{where} is not a node-link graph; expected an object with 'nodes'")
-        yield Record(where, str(number), _graph(content, where), _targets(content, where))
+        yield Record(where, str(number), _graph(content, where), _targets(content))
 
 
 def _graph(content: dict[str, Any], where: str) -> RawGraph:
@@ -94,7 +94,7 @@ def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
-def _targets(content: dict[str, Any], where: str) -> dict[str, Target]:
+def _targets(content: dict[str, Any]) -> dict[str, Target]:
     graph = content.get("graph")
     named: dict[str, Any] = dict(graph) if isinstance(graph, Mapping) else {}
     for key in ("target", "y"):
@@ -102,9 +102,10 @@ def _targets(content: dict[str, Any], where: str) -> dict[str, Target]:
         if isinstance(value, Mapping):
             named |= value
         elif isinstance(value, list):
-            if any(isinstance(part, list | dict) for part in value):
-                raise ValueError(f"{where}: {key} holds {str(value)[:60]}; expected plain values")
-            named |= {f"{key}_{k}": v for k, v in enumerate(value)}
+            row = (
+                value[0] if len(value) == 1 and isinstance(value[0], list) else value
+            )  # as PyG's y
+            named |= {f"{key}_{k}": v for k, v in enumerate(row)}
         elif key in content:
             named[key] = value
     return {k: v for k, v in named.items() if v is None or isinstance(v, bool | int | float | str)}

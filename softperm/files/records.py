@@ -57,7 +57,8 @@ def as_column(values: Sequence[Target]) -> np.ndarray:
         ]
         pairs = zip(values, floats, strict=True)
         whole = {value: number for value, number in pairs if isinstance(value, int)}
-        if len(set(whole.values())) == len(whole):
+        real = any(isinstance(value, float) for value in given)
+        if real or len(set(whole.values())) == len(whole):
             return np.array(floats)
     return np.array(["" if value is None else str(value) for value in values])
 

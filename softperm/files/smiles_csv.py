@@ -61,7 +61,7 @@ def read_table(stream: TextIOBase, name: str) -> tuple[list[str], list[tuple[int
     rows, reader = [], csv.reader(stream, delimiter=delimiter, strict=True)
     try:
         for row in reader:
-            if not "".join(row).strip() and len(row) < 2:
+            if not row or (len(row) == 1 < len(header) and not row[0].strip()):
                 continue
             if len(row) != len(header):
                 raise ValueError(

@@ -107,6 +107,7 @@ def sinkhorn(
         >>> plan.sum(1)
         tensor([1., 1., 1., 1.])
     """
+    iterations, tolerance, largest = map(_plain, (iterations, tolerance, largest))
     if not isinstance(iterations, Integral) or iterations < 1:
         raise ValueError(f"iterations must be a whole number of at least 1; got {iterations!r}")
     if not (tolerance is None or isinstance(tolerance, Real)):
@@ -164,6 +165,11 @@ def softmax(
     if dustbin is not None:
         plan = plan[:, :-1]  # (V, P)
     return plan if row_mass is None else plan * row_mass[:, None]
+
+
+def _plain(number: Any) -> Any:
+    """The number that a tensor without axes holds; anything else as it is."""
+    return number.item() if isinstance(number, Tensor) and number.ndim == 0 else number
 
 
 def _visible(

@@ -234,8 +234,14 @@ def test_more_final_runs_go_on_from_those_there_are(evaluated, tmp_path):
     assert sorted(seeds) == [1, 1, 1, 2, 2, 2, 3, 3, 3], "three folds, the third run is new"
     text = (copy / "table.md").read_text()
     assert "3 × 3" in text
-    done = run_command(*command, "--out", copy)
-    assert "(recipe.final_runs 3 there, 2 now): choose another --out" in done.stderr
+    before = sorted((copy / "records").iterdir())
+    for fewer in (2, 1):
+        done = run_command(*command, "--final-runs", fewer, "--out", copy)
+        assert done.exit_code == 0, done.output
+        assert (copy / "table.md").read_text() == text, "what is there stays"
+    assert sorted((copy / "records").iterdir()) == before
+    done = run_command("report", copy, "--out", tmp_path / "again")
+    assert "left out" not in done.stderr
 
 
 def test_what_an_evaluation_is_of_may_be_laid_out_anew_but_not_be_damaged(evaluated, tmp_path):

@@ -262,7 +262,11 @@ def test_a_task_that_the_targets_do_not_fit_is_refused(task, targets, message):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ({"a": [1.5, NAN, NAN]}, "target a is missing for 2 of 3 graphs, graph g1 first"),
+        ({"a": [1.5, NAN, NAN]}, "target a is missing for 2 of 3 graphs, graph g1 first: they"),
+        (
+            {"a": [1.5, 2.5], "b": [NAN, 1], "c": [1.5, NAN], "d": [NAN, 1.5]},
+            "target b is missing for 1 of 2 graphs, graph g0 first (and 2 other targets for some)",
+        ),
         (
             {"a": ["1.5", "2", "many"]},
             "target a is a number for 2 of 3 graphs, but 'many' for graph g2: all are taken for",
@@ -282,6 +286,14 @@ def test_files_that_are_not_a_runs_are_not_overwritten(name, data, tmp_path):
     assert f"holds {name}, but no run of softperm: choose another --out" in done.stderr
     assert (tmp_path / name).read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_saved_model_is_not_overwritten_by_a_run(data, tmp_path):
+    assert run_command("train", data, "--out", tmp_path / "run", *FAST).exit_code == 0
+    before = (tmp_path / "run" / "model" / "config.json").read_bytes()
+    done = run_command("train", data, "--out", tmp_path / "run" / "model", *FAST)
+    assert "holds config.json, but no run of softperm" in done.stderr
+    assert (tmp_path / "run" / "model" / "config.json").read_bytes() == before
 
 
 def test_a_capacity_below_the_graphs_is_told(data, tmp_path):

@@ -123,6 +123,11 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
     assert dict(zip(read_back.ids, read_back.targets["y"].tolist(), strict=True)) == {
         "a/one": 0, "b/one": 1, "c": 2,
     }  # fmt: skip
+    folder(place / "d", c=nx.path_graph(5))
+    table.write_text("file,y\nelsewhere/g/b/one.graphml,1\nc.graphml,2\nd/c,3\n")
+    read_back = read_graphs(place)
+    learnt = dict(zip(read_back.ids, read_back.targets["y"].tolist(), strict=True))
+    assert (learnt["b/one"], learnt["c"], learnt["d/c"]) == (1, 2, 3)
     table.write_text("file,y\none,1\n")
     message = "line 2 names 'one', which may be a/one.graphml or b/one.graphml: name the folder too"
     with pytest.raises(ValueError, match=message):

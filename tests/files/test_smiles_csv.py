@@ -53,6 +53,7 @@ def test_quoted_cells_and_blank_lines_are_as_in_every_csv():
         ([str(2**63), str(2**63 + 1), ""], "U", [str(2**63), str(2**63 + 1), ""]),
         ([str(2**53), str(2**53 + 1), ""], "U", [str(2**53), str(2**53 + 1), ""]),
         (["1", "1", ""], "f", [1.0, 1.0, np.nan]),
+        ([str(2**53), str(2**53 + 1), "0.5"], "f", [2.0**53, 2.0**53, 0.5]),
         (["9" * 400, "1", "-" + "9" * 400], "f", [np.inf, 1.0, -np.inf]),
     ],
 )
@@ -99,6 +100,11 @@ def test_a_table_of_no_molecules_holds_no_graphs(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y\n")
     with pytest.raises(ValueError, match="holds no graphs"):
         read_graphs(tmp_path / "t.csv")
+
+
+def test_a_blank_cell_of_the_only_column_is_a_row():
+    with pytest.raises(ValueError, match=r"t.csv line 3: '' is not valid SMILES"):
+        read('smiles\nCC\n""\nCCO\n')
 
 
 def test_rows_know_their_lines():

@@ -169,6 +169,15 @@ def test_tangents_are_refused_not_forgotten():
     torch.testing.assert_close(torch.autograd.grad(total(scores), scores)[0], gradient)
 
 
+@pytest.mark.usefixtures("without_shape_checks")  # which know plain numbers only
+def test_numbers_may_be_tensors_without_axes():
+    case = draw([4, 3], 3, 2.0)
+    numbers = {"iterations": 7, "tolerance": 0.5, "largest": 4}
+    plan = sinkhorn(case.scores, case.ptr, **numbers)
+    tensors = {name: torch.tensor(number) for name, number in numbers.items()}
+    assert torch.equal(sinkhorn(case.scores, case.ptr, **tensors), plan)
+
+
 @pytest.mark.usefixtures("without_shape_checks")  # which know no unsigned ones
 def test_offsets_may_be_of_any_whole_numbers():
     case = draw([4, 3], 3, 2.0)
