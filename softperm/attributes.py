@@ -155,9 +155,8 @@ def _numbers(
                 f"{where}: {key} of {name(k)} has {row.size} values, but that of {name(0)} has "
                 f"{first.size}; give all the same size"
             )
-    return _float32(
-        np.stack([np.atleast_1d(value) for value in values])
-    )  # some bare, some in lists
+    rows = [np.atleast_1d(value) for value in values]  # some are bare numbers, some lists of one
+    return _float32(np.stack(rows))
 
 
 def _labels(

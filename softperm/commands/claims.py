@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from softperm.commands.console import refuse_foreign
+
 FILE = "evaluation.json"
 ASKED = "asked"  # datasets and systems so far: more may be asked for, within the same settings
 OWN = ""  # in the place of a dataset: the user's own graphs
 RUNS = "recipe.final_runs"  # may change: the fewest ever asked for stand there
+WRITTEN = ("table.md", "table.csv", "table.tex", "report.html")
 FORMER = "stack"  # once a setting: how many are trained side by side, which changes no result
 
 
@@ -30,7 +33,7 @@ def claim(
     from softperm.folder import write_atomically
 
     path = out / FILE
-    _refuse_foreign(out)
+    refuse_foreign(out, WRITTEN, "evaluation", path.exists() or (out / "records").exists())
     with exclusive(out / "locks" / FILE):  # others may be asking for something at this moment
         asked, least = _fitting(path, choices)
         if least is not None:
@@ -73,14 +76,6 @@ def _fitting(path: Path, choices: dict[str, Any]) -> tuple[list[list[str]], int 
         f"{path.parent} holds an evaluation with other settings ({'; '.join(told[:3])}"
         f"{'; …' if len(told) > 3 else ''}): choose another --out"
     )
-
-
-def _refuse_foreign(out: Path) -> None:
-    """Raises ValueError if an evaluation would overwrite files of a folder that are not one's."""
-    ours = (out / FILE).exists() or (out / "records").exists()
-    for name in ("table.md", "table.csv", "table.tex", "report.html"):
-        if (out / name).exists() and not ours:
-            raise ValueError(f"{out} holds {name}, but no evaluation: choose another --out")
 
 
 def final_runs(folder: Path) -> int:

@@ -62,6 +62,20 @@ def ready_folder(folder: Path) -> bool:
     return new
 
 
+def refuse_foreign(folder: Path, names: Sequence[str], made_by: str, ours: bool) -> None:
+    """Raises ValueError if a command would overwrite files of a folder that it has not made.
+
+    Args:
+        folder: where results are to be written.
+        names: files that would be overwritten.
+        made_by: what else the folder would hold.
+        ours: whether it does.
+    """
+    found = [] if ours else [name for name in names if (folder / name).exists()]
+    if found:
+        raise ValueError(f"{folder} holds {found[0]}, but no {made_by}: choose another --out")
+
+
 @contextmanager
 def called(ids: Sequence[str]) -> Iterator[None]:
     """Within the block an error about graph 0, 1, … calls it as its file does."""

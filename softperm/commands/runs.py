@@ -27,20 +27,20 @@ Estimator = PiGNNClassifier | PiGNNRegressor
 PICTURES = 6
 SMALL, LARGE = 150, 2000  # vertices of graphs that are drawn, and of those that can be at all
 CHECKPOINT = "checkpoint.bin"
+WRITTEN = ("config.json", "curve.csv", "curve.png", "model", "pictures")
 SCORES = {"classification": "accuracy", "multilabel": "roc_auc", "regression": "r2"}
 """What an estimator's score is, for each task."""
 
 
-def refuse_foreign(out: Path) -> None:
-    """Raises ValueError if a run would overwrite files of a folder that are not a run's."""
+def holds_run(out: Path) -> bool:
+    """Whether a folder is that of a run, finished or not; a saved model is none."""
+    if (out / CHECKPOINT).exists():
+        return True
     try:
         config = json.loads((out / "config.json").read_text(encoding="utf-8"))
-        ours = "latent_vertices" in config and "softperm_format" not in config  # no saved model
+        return "latent_vertices" in config and "softperm_format" not in config
     except (OSError, ValueError, TypeError):
-        ours = False
-    for name in ("config.json", "curve.csv", "curve.png", "model", "pictures"):
-        if (out / name).exists() and not ours and not (out / CHECKPOINT).exists():
-            raise ValueError(f"{out} holds {name}, but no run of softperm: choose another --out")
+        return False
 
 
 def train_run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from softperm.files import GraphFile, read_graphs
+from softperm.files.records import as_number
 
 MOST_CLASSES = 20  # whole numbers of more values than this are taken for measurements
 
@@ -81,7 +81,7 @@ def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
     """Warns of words among numbers."""
     several = f"of {len(column)} graphs"
     if column.dtype.kind == "U":
-        numbers = sum(map(_is_number, column))
+        numbers = sum(as_number(value) is not None for value in column)
         if len(column) / 2 <= numbers < len(column):
             graph, word = _first_word(column, file)
             warnings.warn(
@@ -93,16 +93,8 @@ def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
 
 def _first_word(column: np.ndarray, file: GraphFile) -> tuple[str, str]:
     """The first graph whose target is no number, and that target."""
-    place = next((k for k, value in enumerate(column) if not _is_number(value)), 0)
+    place = next((k for k, value in enumerate(column) if as_number(value) is None), 0)
     return file.ids[place], str(column[place])
-
-
-def _is_number(text: str) -> bool:
-    """Whether a word is a number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _refuse(target: str, fault: str, where: np.ndarray | None, file: GraphFile) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.commands.console import counting, give, logging_to, ready_folder
+from softperm.commands.console import counting, give, logging_to, ready_folder, refuse_foreign
 
 Option = typer.Option
 LARGE = "Named datasets"
@@ -155,14 +155,14 @@ def train(
         "device": device, "progress": progress,
     }  # fmt: skip
     assert data is not None
-    from softperm.commands.runs import refuse_foreign, train_run
+    from softperm.commands.runs import WRITTEN, holds_run, train_run
     from softperm.commands.targets import choose_task, read_with_targets
     from softperm.estimators import PiGNNClassifier
     from softperm.estimators.preparation import find_device
 
     PiGNNClassifier().set_params(**settings)._check_settings()  # before anything is read or made
     find_device(device)
-    refuse_foreign(out)
+    refuse_foreign(out, WRITTEN, "run of softperm", holds_run(out))
     with logging_to(out / "log.txt", ready_folder(out)) as log:
         with counting("reading graphs") as count:
             file = read_with_targets(data, wanted, smiles_column, symmetrise, count)
@@ -189,7 +189,7 @@ def _train_dataset(
 ) -> None:
     """Trains on a dataset by name; of several processes only the first speaks."""
     from softperm.commands.dataset_runs import configure, pose, train_dataset
-    from softperm.commands.runs import refuse_foreign
+    from softperm.commands.runs import WRITTEN, holds_run
     from softperm.estimators.preparation import find_device
     from softperm.model import ModelConfig
     from softperm.training.devices import connect, disconnect
@@ -197,7 +197,7 @@ def _train_dataset(
 
     settings, plan = FitConfig(**fit), Schedule(**schedule)
     ModelConfig(1, **model)  # refuses what makes no sense before anything is read or made
-    refuse_foreign(out)
+    refuse_foreign(out, WRITTEN, "run of softperm", holds_run(out))
     fabric = connect(**{**machine, "device": find_device(machine["device"])})
     first, new = fabric.is_global_zero, ready_folder(out)
     with logging_to(out / "log.txt", new) if first else nullcontext(lambda message: None) as log:

@@ -83,7 +83,7 @@ def parse_cells(cells: Sequence[str]) -> list[Target]:
     ['Na', 'Cl', None]
     """
     cells = [cell.strip() for cell in cells]
-    numbers = [None if cell.lower() in _MISSING else _number(cell) for cell in cells]
+    numbers = [None if cell.lower() in _MISSING else as_number(cell) for cell in cells]
     missing = [cell.lower() in _MISSING for cell in cells]
     numeric = all(m or n is not None for m, n in zip(missing, numbers, strict=True))
     if numeric and (not all(missing) or not any(cells)):
@@ -91,7 +91,8 @@ def parse_cells(cells: Sequence[str]) -> list[Target]:
     return [cell or None for cell in cells]
 
 
-def _number(cell: str) -> int | float | None:
+def as_number(cell: str) -> int | float | None:
+    """The number that a cell of text is; None if it is a word."""
     for kind in (int, float):
         try:
             return kind(cell) if "_" not in cell else None  # Python reads 1_000 as a number

@@ -1,9 +1,11 @@
-"""An evaluation of small graphs that several tests look at."""
+"""An evaluation of small graphs that several tests look at, and runs that draw next to nothing."""
 
 from pathlib import Path
 
 import pytest
 from samples import rings_and_cliques, run_command, write_json_lines
+
+from softperm.commands import runs
 
 RECIPE = """
 title = "Small"
@@ -40,3 +42,14 @@ def evaluated(graphs, tmp_path_factory):
     command = ("evaluate", "--recipe", recipe, "--data", graphs, "--folds", 3, "--device", "cpu")
     command = (*command, "--model", "pi-gnn,wl-kernel", "--out", folder / "run")
     return run_command(*command), folder / "run", command
+
+
+@pytest.fixture
+def one_quick_picture(monkeypatch):
+    monkeypatch.setattr(runs, "PICTURES", 1)
+    monkeypatch.setattr(runs.plots, "save", outline)
+
+
+def outline(figure, path: Path) -> None:
+    """Stands for drawing, which takes longer than the training here."""
+    path.with_name(f"{path.name}.png").touch()
