@@ -67,7 +67,7 @@ def triangles(edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> 
     row, column = edge_index.cpu().long().contiguous().numpy()  # (E,), (E,)
     bounds = ptr.cpu().long().numpy()  # (B + 1,)
     count = np.zeros(bounds[-1], dtype=np.int64)  # (V,)
-    if not _both_ways(row, column, count.size) or not _count_all(row, column, bounds, count):
+    if not _count_all(row, column, bounds, count):
         raise ValueError(
             "edge_index is not canonical: expected both directions of every edge inside one graph, "
             "sorted by (row, column), without self-loops or duplicates; softperm.graphs.as_graph "
@@ -100,14 +100,6 @@ def structural_features(
     """
     counts = triangles(edge_index, ptr)  # (V,)
     return torch.stack([degree(edge_index, counts.numel()), counts], dim=1).float()  # (V, 2)
-
-
-def _both_ways(row: np.ndarray, column: np.ndarray, vertices: int) -> bool:
-    """Whether as many edges end in each vertex as begin there."""
-    if row.size and not 0 <= column.min() <= column.max() < vertices:
-        return False
-    out, into = (np.bincount(end, minlength=vertices) for end in (row, column))
-    return np.array_equal(out, into)
 
 
 def _count_all(row: np.ndarray, column: np.ndarray, ptr: np.ndarray, count: np.ndarray) -> bool:
@@ -145,11 +137,11 @@ def _count_span(row, column, ptr, edge_ptr, count, first, last):
     row_ptr = np.empty(vertices + 1, dtype=np.int64)  # where each vertex's edges begin
     out_ptr = np.empty(vertices + 1, dtype=np.int64)  # the same, of the edges kept by _orient
     out = np.empty(np.diff(edge_ptr[first : last + 1]).max(), dtype=np.int32)
-    seen = np.empty(vertices, dtype=np.int32)  # seen[w] == u: u points to w
+    seen = np.empty(vertices, dtype=np.int32)  # edges into w; then seen[w] == u: u points to w
     for graph in range(first, last):
         low, size = ptr[graph], ptr[graph + 1] - ptr[graph]
         edges = slice(edge_ptr[graph], edge_ptr[graph + 1])
-        if not _fill_row_ptr(row[edges], column[edges], low, size, row_ptr):
+        if not _fill_row_ptr(row[edges], column[edges], low, size, row_ptr, seen):
             return False
         steps = _orient(column[edges], low, size, row_ptr, out_ptr, out)
         words = (size + 63) // 64
@@ -162,11 +154,13 @@ def _count_span(row, column, ptr, edge_ptr, count, first, last):
 
 @numba.njit(nogil=True, cache=True)
 @no_type_check
-def _fill_row_ptr(row, column, low, size, row_ptr):
+def _fill_row_ptr(row, column, low, size, row_ptr, into):
     """Find each vertex's edges; False unless sorted, without loops, and inside the graph.
 
     Compiled code does not check bounds, so this also keeps a wrong index from reading elsewhere.
+    As many edges must end in a vertex as begin there, which ``into`` counts.
     """
+    into[:size] = 0
     u, before = -1, -1
     for k in range(row.size):
         v, w = row[k] - low, column[k] - low
@@ -176,8 +170,9 @@ def _fill_row_ptr(row, column, low, size, row_ptr):
             u += 1
             row_ptr[u] = k
         before = w
+        into[w] += 1
     row_ptr[u + 1 : size + 1] = row.size
-    return True
+    return (into[:size] == np.diff(row_ptr[: size + 1])).all()
 
 
 @numba.njit(nogil=True, cache=True)

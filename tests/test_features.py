@@ -134,6 +134,7 @@ def test_edges_may_be_int32():
         pytest.param([(0, 2), (0, 1), (1, 0), (2, 0)], [0, 3], id="unsorted columns"),
         pytest.param([(0, 0)], [0, 1], id="self-loop"),
         pytest.param([(0, 1), (0, 2), (1, 2)], [0, 3], id="one way"),
+        pytest.param([(0, 1), (1, 2)], [0, 3], id="a path one way"),
         pytest.param([(0, 1), (0, 1), (1, 0), (1, 0)], [0, 2], id="duplicates"),
         pytest.param([(0, 1), (1, 0)], [0, 1, 2], id="joins two graphs"),
         pytest.param([(0, 5), (5, 0)], [0, 3], id="vertex too large"),
