@@ -23,6 +23,8 @@ from softperm.lab.tables import Cell, cells_of, paired_tests
 
 PER_CENT = ("accuracy", "roc_auc", "average_precision")
 NAMES = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
+FEW = 6
+"""Systems of a picture that shows spreads and has room for its legend, at most."""
 
 
 def write_report(
@@ -236,28 +238,32 @@ def as_csv(cells: Sequence[Cell]) -> str:
 
 
 def curves(cells: Sequence[Cell]) -> Figure | None:
-    """Validation loss and score of the final runs over epochs: mean, and the middle half."""
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    """Validation loss and score of the final runs over epochs: the mean, and of few the spread."""
+    shown = [cell for cell in cells if any(r.curve for r in cell.records)]
+    if not shown:
+        return None
+    few = len(shown) <= FEW
+    figure = Figure(figsize=(11 if few else 14, max(3.8, 0.25 * len(shown))), layout="constrained")
     axes = figure.subplots(1, 2)
-    drawn = False
-    for k, cell in enumerate(cells):
+    styles = [(f"C{k % 10}", ("-", "--", ":", "-.")[k // 10 % 4]) for k in range(len(shown))]
+    for cell, (color, dashes) in zip(shown, styles, strict=True):
         for axis, name in zip(axes, ("validation_loss", "validation_score"), strict=True):
             rows = [r.curve[name] for r in cell.records if r.curve]
-            if not rows:
-                continue
-            drawn = True
             length = min(map(len, rows))
             table = np.array([row[:length] for row in rows], dtype=float)  # (runs, epochs)
             defined = np.isfinite(table).any(0)
             table, epochs = table[:, defined], np.flatnonzero(defined) + 1
-            axis.plot(epochs, np.nanmean(table, 0), color=f"C{k}", label=_title(cell.model))
-            low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
-            axis.fill_between(epochs, low, high, color=f"C{k}", alpha=0.2, linewidth=0)
+            axis.plot(epochs, np.nanmean(table, 0), dashes, color=color, label=_title(cell.model))
+            if few:
+                low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
+                axis.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.set(xlabel="epoch", ylabel=name.replace("_", " "), title=cell.dataset)
-    if not drawn:
-        return None
-    axes[1].legend(frameon=False)
+    if few:
+        axes[1].legend(frameon=False)
+    else:
+        named = axes[1].get_legend_handles_labels()
+        figure.legend(*named, frameon=False, loc="outside right center")
     return figure
 
 
@@ -283,7 +289,7 @@ def _page(
     page.heading("Training curves")
     for dataset, figure in drawn.items():
         if figure is not None:
-            page.figure(figure, f"{dataset}: mean and middle half of all final runs.")
+            page.figure(figure, f"{dataset}: mean of final runs; of few, the middle half.")
     return page
 
 

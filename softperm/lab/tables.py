@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,14 +132,22 @@ def by_pair(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
 
 
 def paired_tests(cells: Sequence[Cell]) -> list[PairedTest]:
-    """Every pair of systems that share a dataset's folds."""
+    """Pairs of systems that share a dataset's folds; a variant only with what it varies."""
+    present = {(cell.dataset, cell.model) for cell in cells}
     made = []
     for i, a in enumerate(cells):
         for b in cells[i + 1 :]:
             alike = a.records[0].fingerprint == b.records[0].fingerprint
-            if alike and a.dataset == b.dataset and a.folds == b.folds > 1:
+            shared = alike and a.dataset == b.dataset and a.folds == b.folds > 1
+            if shared and _wanted(a, b, present) and _wanted(b, a, present):
                 made.append(_paired_test(a, b))
     return made
+
+
+def _wanted(a: Cell, b: Cell, present: Collection[tuple[str, str]]) -> bool:
+    """Whether b is what a is to be compared with: of sixteen variants few would read 120 pairs."""
+    base = a.model.partition("+")[0]
+    return base in (a.model, b.model) or (a.dataset, base) not in present
 
 
 def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:

@@ -1,15 +1,17 @@
 """Tables in every form, beside the paper's numbers."""
 
 import csv
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from lab.test_tables import OTHER, SCORES, record, table
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from softperm.lab import report
 from softperm.lab.recipes import quoted
-from softperm.lab.report import details, latex, markdown, metric_name, shown, write_report
+from softperm.lab.report import curves, details, latex, markdown, metric_name, shown, write_report
 from softperm.lab.tables import cells_of
 
 RECORDS = [*table(SCORES), *table(OTHER, "pi-gnn-d")]
@@ -136,3 +138,23 @@ def test_tables_say_how_many_epochs_there_could_be_and_nothing_of_kernels():
     runs = f"{len(SCORES)} × {SCORES.shape[1]}"
     assert f"| {runs} | 12 |" in told(trained, 12, curve)
     assert f"| {runs} |  |" in told(kernel, 1000, {})
+
+
+@pytest.mark.parametrize("systems", [1, 6, 7, 25, 40])
+def test_curves_of_many_systems_leave_room_for_their_names(systems):
+    curve = {"validation_loss": [1.0, 0.9, 0.8], "validation_score": [0.5, 0.6, math.nan]}
+    names = [f"pi-gnn+a-name-as-long-as-{k}" for k in range(systems)]
+    records = [replace(r, curve=curve) for name in names for r in table(SCORES, name)]
+    figure = curves(cells_of(records))
+    assert figure is not None
+    FigureCanvasAgg(figure).draw()
+    legend = figure.legends[0] if figure.legends else figure.axes[1].get_legend()
+    assert legend is not None
+    assert len(legend.get_texts()) == systems
+    whole, box = figure.bbox, legend.get_window_extent()
+    assert min(box.x0, box.y0, whole.width - box.x1, whole.height - box.y1) >= 0
+    for axis in figure.axes:
+        assert axis.get_window_extent().height > whole.height / 2
+        assert axis.get_window_extent().width > whole.width / 4
+    styles = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()}
+    assert len(styles) == systems

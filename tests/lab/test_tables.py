@@ -91,6 +91,24 @@ def test_paired_tests_agree_with_scipy_and_with_the_correction():
     np.testing.assert_allclose(found.wilcoxon, stats.wilcoxon(gaps).pvalue)
 
 
+@pytest.mark.parametrize(
+    ("models", "pairs"),
+    [
+        (
+            ["pi-gnn", "pi-gnn+a", "pi-gnn+b", "pi-gnn-d", "pi-gnn-d+a"],
+            [("pi-gnn", "pi-gnn+a"), ("pi-gnn", "pi-gnn+b"), ("pi-gnn", "pi-gnn-d"),
+             ("pi-gnn-d", "pi-gnn-d+a")],
+        ),
+        (["pi-gnn+a", "pi-gnn"], [("pi-gnn+a", "pi-gnn")]),
+        (["pi-gnn+a", "pi-gnn+b", "gin"], [("pi-gnn+a", "pi-gnn+b"), ("pi-gnn+a", "gin"),
+                                            ("pi-gnn+b", "gin")]),
+    ],
+)  # fmt: skip
+def test_variants_are_compared_with_what_they_vary_where_that_is_there(models, pairs):
+    records = [r for name in models for r in table(SCORES, name)]
+    assert [(t.first, t.second) for t in paired_tests(cells_of(records))] == pairs
+
+
 def test_equal_systems_do_not_differ():
     (found,) = paired_tests(cells_of([*table(SCORES), *table(SCORES, "pi-gnn-d")]))
     assert (found.difference, found.corrected_t, found.wilcoxon) == (0.0, 1.0, 1.0)
