@@ -43,16 +43,19 @@ def compile_only(self: jit.JITFunction, *args, grid, warmup, **kwargs) -> None:
 def ragged_products() -> None:
     """Products over graphs and maxima over neighbours."""
     ptr = torch.tensor([[0, 10, 20], [20, 30, 40]])
-    edges = torch.randint(40, (2, 100))
+    edges = torch.randint(40, (2, 2, 100))
     for dtype in (torch.float32, torch.float64):
-        x, small = torch.randn(40, 20, dtype=dtype), torch.randn(2, 2, 20, 20, dtype=dtype)
+        x, small = torch.randn(2, 40, 20, dtype=dtype), torch.randn(2, 2, 20, 20, dtype=dtype)
         ragged.pool(x, x, ptr)
         ragged.spread(small, x, ptr)
-        ragged.propagate(x, edges, torch.randn(100, dtype=dtype))
-        ragged.propagate(x, edges.repeat(1, 4), torch.randn(400, dtype=dtype))  # many at a vertex
+        for e in (edges, edges.repeat(1, 1, 4)):  # many at a vertex
+            offsets = ragged.row_offsets(e, 40)
+            for weight in (None, torch.randn(e.shape[::2], dtype=dtype)):
+                ragged.propagate(x, offsets, e[:, 1], weight)
         begin, end = torch.arange(40), torch.arange(1, 41)
-        out, _ = gpu_maximum.maximum(x, begin, end, edges[1])
-        gpu_maximum.maximum_backward(x, x, out, begin, end, edges[0])
+        out, _ = gpu_maximum.maximum(x[0], begin, end, edges[0, 1])
+        gpu_maximum.maximum_backward(x[0], x[0], out, begin, end, edges[0, 0])
+    ragged.propagate(x[:1, :1], ragged.row_offsets(edges[:1, :, :1], 1), edges[:1, 1, :1], None)
 
 
 def stacked_training() -> None:
@@ -65,8 +68,8 @@ def stacked_training() -> None:
     gpu_batch_layout.rows(graphs.label, item, -1)
     gpu_batch_layout.attributes(graphs.label, graphs.label_sizes, graphs.x, item)
     x, weight, count = torch.randn(2, 300, 20), torch.randn(2, 20), torch.tensor([300, 7])
-    made = normalisation.normalise(x, weight, weight, count, 1e-5, True)
-    normalisation.normalise_backward(x, x, weight, weight, count, *made[1:], 1e-5, True)
+    made = normalisation.normalise(x, *[weight] * 2, count, *[weight] * 2, 1e-5, True, 0.1)
+    normalisation.normalise_backward(x, x, weight, weight, count, *made[1:3], 1e-5, True)
     flat, rates = torch.randn(2, 50), torch.ones(2)
     gpu_adam.update(flat, flat, flat, [flat], rates > 0, rates, rates, 0.9, 0.999, 0.0, 1e-8)
 

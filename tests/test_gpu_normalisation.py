@@ -8,6 +8,7 @@ from torch import Tensor
 from softperm import normalisation
 from softperm.normalisation import VertexBatchNorm
 
+MOMENTUM = 0.3
 SHAPES = [
     (3, 300, 20, [300, 7, 0]),  # all rows real, few, none
     (2, 33, 70, [1, 40]),  # one real row; more claimed than there are
@@ -17,20 +18,19 @@ SHAPES = [
 
 
 def expected(
-    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, means and variances of each model by its own module."""
+    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, running: Tensor, relu: bool
+) -> list[Tensor]:
+    """Rows, means and variances of each model by its own module, and what it has learnt then."""
     made = []
-    for rows, w, b, n in zip(x, weight, bias, count, strict=True):
-        norm = VertexBatchNorm(len(w), momentum=1.0, relu=relu).to(w.dtype)
-        state = {"weight": w, "bias": b, **dict(norm.named_buffers())}
+    for rows, w, b, n, mean, var in zip(x, weight, bias, count, *running, strict=True):
+        norm = VertexBatchNorm(len(w), momentum=MOMENTUM, relu=relu).to(w.dtype)
+        learnt = {"running_mean": mean.clone(), "running_var": var.clone()}
         n = n.clamp(max=len(rows))
-        y = torch.func.functional_call(norm, state, (rows, n))
+        y = torch.func.functional_call(norm, {"weight": w, "bias": b, **learnt}, (rows, n))
         real = rows[:n].detach()
         var, mean = torch.var_mean(real, dim=0, correction=0) if n else (w * 0, w * 0)
-        made.append((y, mean.detach(), var.detach()))
-    y, mean, var = zip(*made, strict=True)
-    return torch.stack(y), torch.stack(mean), torch.stack(var)
+        made.append((y, mean.detach(), var.detach(), *learnt.values()))
+    return [torch.stack(parts) for parts in zip(*made, strict=True)]
 
 
 @law
@@ -46,16 +46,17 @@ def test_kernels_equal_the_module(models, v, h, count, dtype, relu):
         return torch.randn(*shape, generator=generator, dtype=dtype)
 
     x, weight, bias = 3 * draw(models, v, h) + 50, draw(models, h), draw(models, h)
+    running = draw(2, models, h)
     grad, count = draw(models, v, h), torch.tensor(count)
     given = [t.requires_grad_() for t in (x, weight, bias)]
-    theirs = expected(*given, count, relu)
-    there = [t.detach().to(DEVICE) for t in given]
-    ours = normalise(*there, count.to(DEVICE), 1e-5, relu)
+    theirs = expected(*given, count, running, relu)
+    there = [t.detach().to(DEVICE) for t in (*given, count)]
+    ours = normalise(*there, *running.to(DEVICE), 1e-5, relu, MOMENTUM)
     close = {"rtol": 1e-4, "atol": 3e-5} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.cpu(), other.detach(), **close)
     wanted = torch.autograd.grad(theirs[0], given, grad)
-    found = normalise_backward(grad.to(DEVICE), *there, count.to(DEVICE), *ours[1:], 1e-5, relu)
+    found = normalise_backward(grad.to(DEVICE), *there, *ours[1:3], 1e-5, relu)
     close = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-8}
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one.cpu(), other, **close)
@@ -68,7 +69,8 @@ def test_far_from_zero_the_variance_keeps_its_digits():
     x = torch.randn(1, 1000, 16, generator=torch.Generator().manual_seed(0)) + 1e4
     ones = torch.ones(1, 16)
     count = torch.tensor([1000])
-    _, _, var = normalise(*(t.to(DEVICE) for t in (x, ones, ones, count)), 1e-5, False)
+    given = (t.to(DEVICE) for t in (x, ones, ones, count, ones, ones))
+    _, _, var, *_ = normalise(*given, 1e-5, False, 0.1)
     torch.testing.assert_close(
         var.cpu().double(), x.double().var(1, correction=0), rtol=1e-3, atol=0
     )
@@ -81,7 +83,8 @@ def test_a_model_that_diverged_stays_nan_and_spoils_no_other():
     x = torch.randn(2, 40, 5, generator=torch.Generator().manual_seed(0))
     x[0, 3, 2] = torch.nan
     ones, count = torch.ones(2, 5), torch.tensor([40, 40])
-    y, _, _ = normalise(*(t.to(DEVICE) for t in (x, ones, ones, count)), 1e-5, True)
+    given = (t.to(DEVICE) for t in (x, ones, ones, count, ones, ones))
+    y, *_ = normalise(*given, 1e-5, True, 0.1)
     assert bool(y[0, :, 2].isnan().all())
     assert bool(y[1].isfinite().all())
 
@@ -111,6 +114,7 @@ def test_models_side_by_side_are_each_normalised_by_their_own_count(mapped, monk
             return torch.func.functional_call(norm, state, (x, ptr[-1]))
 
         y = torch.vmap(one, in_dims=(place, 0, 0, 0, 0, 0))(*given, *running, ptr.to(device))
+        assert not any(t.requires_grad for t in running)  # or steps would hold each other
         found = torch.autograd.grad(y, given, grad.to(device))
         return [t.detach().cpu() for t in (y, *found, *running)]
 

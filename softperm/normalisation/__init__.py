@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.ragged.operators import to_front
+from softperm.ragged.operators import stacked
 
 
 class VertexBatchNorm(nn.Module):
@@ -35,9 +35,12 @@ class VertexBatchNorm(nn.Module):
         if not self.training:
             return self._scaled(x - self.running_mean, self.running_var)
         if _has_kernels(x, self.weight):
-            given = x[None], self.weight[None], self.bias[None], count[None]
-            y, mean, var = normalise_op(*given, self.eps, self.relu)
-            self._learn(mean[0], var[0], count)
+            running = self.running_mean, self.running_var
+            given = [t[None] for t in (x, self.weight, self.bias, count, *running)]
+            y, _, _, *learnt = normalise_op(*given, self.eps, self.relu, self.momentum)
+            with torch.no_grad():
+                for old, new in zip(running, learnt, strict=True):
+                    old.copy_(new[0])
             return y[0]
         real = (torch.arange(len(x), device=x.device) < count).to(x.dtype)[:, None]  # (V, 1)
         total = count.clamp(min=1).to(x.dtype)
@@ -56,7 +59,7 @@ class VertexBatchNorm(nn.Module):
         """Takes the statistics of a batch into the running ones; an empty batch teaches nothing."""
         total = count.to(var.dtype)
         unbiased = var * (total / (total - 1).clamp(min=1))
-        weight = self.momentum * (count > 0)
+        weight = self.momentum * (count > 0).to(var.dtype)
         self.running_mean.add_(weight * (mean - self.running_mean))
         self.running_var.add_(weight * (unbiased - self.running_var))
 
@@ -68,15 +71,17 @@ def _has_kernels(x: Tensor, weight: Tensor) -> bool:
 
 @torch.library.custom_op("softperm::normalise", mutates_args=())
 def normalise_op(
-    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, eps: float, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(M, V, H), (M, H), (M, H), (M,) -> normalised rows, means (M, H) and variances (M, H).
+    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, running_mean: Tensor,
+    running_var: Tensor, eps: float, relu: bool, momentum: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """(M, V, H), of the others (M, H) or (M,) -> rows (M, V, H), four statistics (M, H).
 
-    Statistics are those of each model's first ``count`` rows and carry no gradient of their own.
+    The means and variances of each model's first ``count`` rows, and the running ones with these
+    taken in; they carry no gradient of their own.
     """
     from softperm.normalisation.gpu import normalise  # needs Triton
 
-    return normalise(x, weight, bias, count, eps, relu)
+    return normalise(x, weight, bias, count, running_mean, running_var, eps, relu, momentum)
 
 
 @torch.library.custom_op("softperm::normalise_backward", mutates_args=())
@@ -91,8 +96,8 @@ def normalise_backward_op(
 
 
 @normalise_op.register_fake
-def _(x, weight, bias, count, eps, relu):
-    return tuple(t.new_empty(t.shape) for t in (x, weight, weight))
+def _(x, weight, bias, count, running_mean, running_var, eps, relu, momentum):
+    return tuple(t.new_empty(t.shape) for t in (x, *[weight] * 4))
 
 
 @normalise_backward_op.register_fake
@@ -101,29 +106,15 @@ def _(grad, x, weight, bias, count, mean, var, eps, relu):
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.eps, ctx.relu = inputs
-    ctx.save_for_backward(*tensors, *output[1:])
+    *tensors, _, _, ctx.eps, ctx.relu, _ = inputs
+    ctx.save_for_backward(*tensors, *output[1:3])
 
 
 def _backward(ctx, grad, *of_statistics):
     made = normalise_backward_op(grad, *ctx.saved_tensors, ctx.eps, ctx.relu)
-    return *made, None, None, None
+    return *made, *[None] * 6
 
 
 normalise_op.register_autograd(_backward, setup_context=_save)
-
-
-def _stacked(op):
-    """The rule that makes one call of many: models of models are models."""
-
-    def rule(info, in_dims, *arguments):
-        *tensors, eps, relu = arguments
-        front = list(to_front(info, in_dims[:-2], *tensors))
-        made = op(*(t.flatten(0, 1) for t in front), eps, relu)
-        return tuple(t.unflatten(0, front[0].shape[:2]) for t in made), (0, 0, 0)
-
-    return rule
-
-
-normalise_op.register_vmap(_stacked(normalise_op))
-normalise_backward_op.register_vmap(_stacked(normalise_backward_op))
+normalise_op.register_vmap(stacked(normalise_op))
+normalise_backward_op.register_vmap(stacked(normalise_backward_op))

@@ -1,4 +1,4 @@
-"""Batch normalisation of many models on the GPU, in Triton: three passes forward, five backward.
+"""Batch normalisation of many models on the GPU, in Triton: two launches forward, two backward.
 
 Each model's rows are summed in shares, which every program that needs the sums adds up in the same
 order: no atomics, the same bits on every run.
@@ -51,8 +51,9 @@ def _moments_kernel(
 
 @triton.jit
 def _normalise_kernel(
-    x, weight, bias, rows, means, powers, y, mean, var, V, H, shares,
-    EPS: tl.constexpr, RELU: tl.constexpr,
+    x, weight, bias, running_mean, running_var, rows, means, powers, y, mean, var,
+    learnt_mean, learnt_var, V, H, shares,
+    EPS: tl.constexpr, RELU: tl.constexpr, MOMENTUM: tl.constexpr,
     ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """Program (m · blocks + k, h): the k-th block of rows, with the moments of all shares."""
@@ -64,13 +65,22 @@ def _normalise_kernel(
     n = tl.load(rows + s, there, other=0.0)
     parts = tl.load(means + s[:, None] * H + h[None, :], filled, other=0.0)
     squares = tl.load(powers + s[:, None] * H + h[None, :], filled, other=0.0)
-    total = tl.maximum(tl.sum(n, axis=0), 1.0)
+    count = tl.sum(n, axis=0)
+    total = tl.maximum(count, 1.0)
     middle = tl.sum(parts * n[:, None], axis=0) / total
     apart = parts - middle[None, :]
     spread = (tl.sum(squares, axis=0) + tl.sum(n[:, None] * apart * apart, axis=0)) / total
     if k == 0:
-        tl.store(mean + m * H + h, middle, h < H)
-        tl.store(var + m * H + h, spread, h < H)
+        at = m * H + h
+        tl.store(mean + at, middle, h < H)
+        tl.store(var + at, spread, h < H)
+        taken = tl.full((1,), MOMENTUM, count.dtype)  # a bare number would be a float32
+        taken *= (count > 0).to(count.dtype)  # an empty batch teaches nothing
+        old = tl.load(running_mean + at, h < H, other=0.0)
+        tl.store(learnt_mean + at, old + taken * (middle - old), h < H)
+        old = tl.load(running_var + at, h < H, other=0.0)
+        unbiased = spread * (count / tl.maximum(count - 1, 1.0))
+        tl.store(learnt_var + at, old + taken * (unbiased - old), h < H)
     scale = tl.load(weight + m * H + h, h < H, other=0.0) / tl.sqrt(spread + EPS)
     shift = tl.load(bias + m * H + h, h < H, other=0.0)
     v = k.to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -162,24 +172,27 @@ def _layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
 
 
 def normalise(
-    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, eps: float, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, running_mean: Tensor,
+    running_var: Tensor, eps: float, relu: bool, momentum: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """See :func:`softperm.normalisation.normalise_op`."""
+    if not x.numel():
+        nothing = torch.zeros_like(weight)
+        return x.clone(), nothing, nothing.clone(), running_mean.clone(), running_var.clone()
     x, count = x.contiguous(), count.contiguous()
     models, (v, h, shares, blocks) = len(x), _layout(x)
-    y, mean = torch.empty_like(x), x.new_zeros(models, h)
-    var, rows = torch.zeros_like(mean), x.new_empty(models, shares)
-    means, powers = x.new_empty(2, models, shares, h)
     columns = triton.cdiv(h, blocks["BH"])
-    if x.numel():
-        _moments_kernel[(models * shares, columns)](
-            x, count, rows, means, powers, v, h, shares, **blocks
-        )
-        _normalise_kernel[(models * triton.cdiv(v, ROWS), columns)](
-            x, weight.contiguous(), bias.contiguous(), rows, means, powers, y, mean, var,
-            v, h, shares, EPS=eps, RELU=relu, SHARES=shares, **blocks,
-        )  # fmt: skip
-    return y, mean, var
+    rows, (means, powers) = x.new_empty(models, shares), x.new_empty(2, models, shares, h)
+    y, statistics = torch.empty_like(x), [x.new_empty(models, h) for _ in range(4)]
+    _moments_kernel[(models * shares, columns)](
+        x, count, rows, means, powers, v, h, shares, **blocks
+    )
+    _normalise_kernel[(models * triton.cdiv(v, ROWS), columns)](
+        x, *(t.contiguous() for t in (weight, bias, running_mean, running_var)),
+        rows, means, powers, y, *statistics, v, h, shares,
+        EPS=eps, RELU=relu, MOMENTUM=momentum, SHARES=shares, **blocks,
+    )  # fmt: skip
+    return y, *statistics
 
 
 def normalise_backward(
@@ -187,20 +200,19 @@ def normalise_backward(
     var: Tensor, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of rows, weight and bias."""
+    if not x.numel():
+        return x.clone(), torch.zeros_like(weight), torch.zeros_like(bias)
     x, grad, count = x.contiguous(), grad.contiguous(), count.contiguous()
-    weight, bias = weight.contiguous(), bias.contiguous()
     models, (v, h, shares, blocks) = len(x), _layout(x)
-    d_x, d_weight = torch.empty_like(x), torch.zeros_like(mean)
-    d_bias = torch.zeros_like(mean)
-    weights, biases = x.new_empty(2, models, shares, h)
     columns = triton.cdiv(h, blocks["BH"])
-    if x.numel():
-        given = grad, x, weight, bias, mean, var
-        _sums_kernel[(models * shares, columns)](
-            *given, weights, biases, v, h, shares, EPS=eps, RELU=relu, **blocks
-        )
-        _backward_kernel[(models * triton.cdiv(v, ROWS), columns)](
-            *given, count, weights, biases, d_x, d_weight, d_bias, v, h, shares,
-            EPS=eps, RELU=relu, SHARES=shares, **blocks,
-        )  # fmt: skip
+    weights, biases = x.new_empty(2, models, shares, h)
+    d_x, d_weight, d_bias = torch.empty_like(x), x.new_empty(models, h), x.new_empty(models, h)
+    given = grad, x, *(t.contiguous() for t in (weight, bias, mean, var))
+    _sums_kernel[(models * shares, columns)](
+        *given, weights, biases, v, h, shares, EPS=eps, RELU=relu, **blocks
+    )
+    _backward_kernel[(models * triton.cdiv(v, ROWS), columns)](
+        *given, count, weights, biases, d_x, d_weight, d_bias, v, h, shares,
+        EPS=eps, RELU=relu, SHARES=shares, **blocks,
+    )  # fmt: skip
     return d_x, d_weight, d_bias

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from softperm.derivatives import only_backward
 from softperm.ragged.maximum import graph_maximum, neighbour_maximum, owners
-from softperm.ragged.operators import pool_op, propagate_op, spread_op
+from softperm.ragged.operators import pool_op, propagate_op, row_offsets_op, spread_op
 
 __all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]
 
@@ -44,20 +44,22 @@ def propagate(
             f"edge_index must be (2, E) whole numbers; got {edge_index.dtype} of shape "
             f"{tuple(edge_index.shape)}"
         )
-    if edge_weight is None:
-        edge_weight = x.new_ones(edge_index.shape[1])
-    if edge_weight.shape != edge_index.shape[1:]:
+    if edge_weight is not None and edge_weight.shape != edge_index.shape[1:]:
         raise ValueError(
             f"there are {edge_index.shape[1]} edges, but edge_weight has shape "
             f"{tuple(edge_weight.shape)}; expected a number for each"
         )
     only_backward(x)
     kind = _summed(x)
-    edge_weight = edge_weight.detach().to(kind)
+    if edge_weight is not None:
+        edge_weight = edge_weight.detach().to(kind)
     if not canonical:
         order = edge_index[0].argsort(stable=True)
-        edge_index, edge_weight = edge_index[:, order], edge_weight[order]
-    return propagate_op(x.to(kind), edge_index, edge_weight, canonical).to(x.dtype)
+        edge_index = edge_index[:, order]
+        edge_weight = None if edge_weight is None else edge_weight[order]
+    edges, weights = edge_index[None], None if edge_weight is None else edge_weight[None]
+    row_ptr = row_offsets_op(edges, len(x), canonical)  # (1, V + 1)
+    return propagate_op(x.to(kind)[None], row_ptr, edges[:, 1], weights, canonical)[0].to(x.dtype)
 
 
 def pool(
@@ -67,7 +69,7 @@ def pool(
     _check_rows(ptr, left=left, right=right)
     only_backward(left, right)
     kind = _summed(left)
-    return pool_op(left.to(kind), right.to(kind), ptr[None])[0].to(left.dtype)
+    return pool_op(left.to(kind)[None], right.to(kind)[None], ptr[None])[0].to(left.dtype)
 
 
 def spread(
@@ -77,7 +79,7 @@ def spread(
     _check_rows(ptr, right=right)
     only_backward(small, right)
     kind = _summed(right)
-    return spread_op(small[None].to(kind), right.to(kind), ptr[None]).to(right.dtype)
+    return spread_op(small.to(kind)[None], right.to(kind)[None], ptr[None])[0].to(right.dtype)
 
 
 def _check_rows(ptr: Tensor | None = None, **rows: Tensor) -> None:

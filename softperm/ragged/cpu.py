@@ -48,14 +48,16 @@ def _spread(small, right, begin, end, out, first, last):
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 @no_type_check
-def _propagate(x, row_ptr, col, weight, out, first, last):
+def _propagate(x, row_ptr, col, weight, out, vertices, edges, first, last):
     held = np.empty(x.shape[1])
     for v in range(first, last):
+        m = v // vertices  # of which model; its rows have one offset more than vertices
         held[:] = 0.0
-        for e in range(row_ptr[v], row_ptr[v + 1]):
-            scale = np.float64(weight[e])
+        for e in range(m * edges + row_ptr[v + m], m * edges + row_ptr[v + m + 1]):
+            scale = np.float64(weight[e]) if weight.size else 1.0
+            source = m * vertices + col[e]
             for f in range(x.shape[1]):
-                held[f] += scale * x[col[e], f]
+                held[f] += scale * x[source, f]
         for f in range(x.shape[1]):
             out[v, f] = held[f]
 
@@ -67,41 +69,49 @@ def _array(tensor: Tensor) -> np.ndarray:
 def _spans(ptr: Tensor, vertices: int) -> tuple[np.ndarray, np.ndarray]:
     """Where each graph m · B + b begins and ends."""
     check_offsets(ptr, vertices)
+    ptr = ptr + vertices * torch.arange(len(ptr))[:, None]
     return _array(ptr[:, :-1].flatten()), _array(ptr[:, 1:].flatten())
 
 
 def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ragged.pool`; ``ptr`` is (M, B + 1)."""
-    m, b1 = ptr.shape
-    out = left.new_zeros(m * (b1 - 1), left.shape[1], right.shape[1])
-    work = left.numel() * right.shape[1]
-    over_ranges(
-        _pool, len(out), work, _array(left), _array(right), *_spans(ptr, len(left)), out.numpy()
-    )
+    """See :func:`softperm.ragged.operators.pool_op`."""
+    (m, b1), (_, v, p), f = ptr.shape, left.shape, right.shape[2]
+    out = left.new_zeros(m * (b1 - 1), p, f)
+    rows = [_array(t.flatten(0, 1)) for t in (left, right)]
+    over_ranges(_pool, len(out), left.numel() * f, *rows, *_spans(ptr, v), out.numpy())
     return out.unflatten(0, (m, b1 - 1))
 
 
 def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ragged.spread`; ``small`` is (M, B, P, F), ``ptr`` is (M, B + 1)."""
-    out = right.new_zeros(len(right), small.shape[2])
+    """See :func:`softperm.ragged.operators.spread_op`."""
+    m, v, f = right.shape
+    out = right.new_zeros(m * v, small.shape[2])
     turned = _array(small.flatten(0, 1).mT)  # (MB, F, P)
-    work = out.numel() * right.shape[1]
-    spans = _spans(ptr, len(right))
-    over_ranges(_spread, len(turned), work, turned, _array(right), *spans, out.numpy())
-    return out
+    rows = _array(right.flatten(0, 1))
+    over_ranges(_spread, len(turned), out.numel() * f, turned, rows, *_spans(ptr, v), out.numpy())
+    return out.unflatten(0, (m, v))
 
 
-def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor, symmetric: bool) -> Tensor:
-    """See :func:`softperm.ragged.propagate`; edges are sorted by row."""
-    if not symmetric and edge_index.numel():  # edges that are not known to be sound
+def row_offsets(edge_index: Tensor, vertices: int, sound: bool) -> Tensor:
+    """See :func:`softperm.ragged.operators.row_offsets_op`."""
+    if not sound and edge_index.numel():
         low, high = (int(end) for end in edge_index.aminmax())
-        if low < 0 or high >= len(x):
+        if low < 0 or high >= vertices:
             raise ValueError(
-                f"edge_index must name vertices from 0 to {len(x) - 1}; got {low} to {high}"
+                f"edge_index must name vertices from 0 to {vertices - 1}; got {low} to {high}"
             )
-    out = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    vertices = torch.arange(len(x) + 1, device=x.device)
-    row_ptr = torch.searchsorted(edge_index[0].contiguous(), vertices)
-    arrays = [_array(t) for t in (x, row_ptr, edge_index[1], edge_weight, out)]
-    over_ranges(_propagate, len(x), edge_index.shape[1] * x.shape[1], *arrays)
-    return out
+    vertex = torch.arange(vertices + 1).repeat(len(edge_index), 1)
+    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex)
+
+
+def propagate(
+    x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
+) -> Tensor:
+    """See :func:`softperm.ragged.operators.propagate_op`."""
+    m, v, f = x.shape
+    out = x.new_empty(m * v, f)
+    weight = x.new_empty(0) if weight is None else weight
+    given = (x.flatten(0, 1), row_ptr.flatten(), col.flatten(), weight.flatten(), out)
+    arrays = [_array(t) for t in given]
+    over_ranges(_propagate, len(out), col.numel() * f, *arrays, v, col.shape[1])
+    return out.unflatten(0, (m, v))

@@ -11,15 +11,23 @@ ROWS = 32  # vertices that one step of a program reads
 
 
 @triton.jit
+def _span(ptr, g, B, V):
+    """Where graph g = m · B + b begins and ends among the vertices of all models."""
+    m = g // B
+    begin = m.to(tl.int64) * V
+    return begin + tl.load(ptr + g + m), begin + tl.load(ptr + g + m + 1)
+
+
+@triton.jit
 def _pool_kernel(
-    left, right, begin, end, out, P, F, splits, graphs,
+    left, right, ptr, out, B, V, P, F, splits, graphs,
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Program (g · splits + s, p, f): a tile of graph g's product, over its s-th share of rows."""
     g, s = tl.program_id(0) // splits, tl.program_id(0) % splits
     p = tl.program_id(1) * BP + tl.arange(0, BP)
     f = tl.program_id(2) * BF + tl.arange(0, BF)
-    first, last = tl.load(begin + g), tl.load(end + g)
+    first, last = _span(ptr, g, B, V)
     total = tl.zeros((BP, BF), dtype=out.dtype.element_ty)
     for start in range(first + s * ROWS, last, splits * ROWS):
         v = start + tl.arange(0, ROWS)
@@ -36,13 +44,13 @@ def _pool_kernel(
 
 @triton.jit
 def _spread_kernel(
-    small, right, begin, end, out, P, F, splits,
+    small, right, ptr, out, B, V, P, F, splits,
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Program (g · splits + s, p): a block of columns for graph g's s-th share of rows."""
     g, s = tl.program_id(0) // splits, tl.program_id(0) % splits
     p = tl.program_id(1) * BP + tl.arange(0, BP)
-    first, last = tl.load(begin + g), tl.load(end + g)
+    first, last = _span(ptr, g, B, V)
     for start in range(first + s * ROWS, last, splits * ROWS):
         v = start + tl.arange(0, ROWS)
         inside = v[:, None] < last
@@ -60,50 +68,78 @@ def _spread_kernel(
 
 
 @triton.jit
-def _weighted_sum(x, col, weight, first, last, f, F, EDGES: tl.constexpr):
-    """The sum over the first EDGES of the edges ``first:last``."""
+def _row_offsets_kernel(row, out, V, E, halvings, models, BV: tl.constexpr):
+    """Program k: where the edges of the k-th block of rows of all models begin."""
+    place = tl.program_id(0) * BV + tl.arange(0, BV)
+    there = place < models * (V + 1)
+    m = place // (V + 1)
+    v, begin = place - m * (V + 1), m.to(tl.int64) * E
+    low = tl.zeros((BV,), dtype=tl.int32)
+    high = tl.zeros((BV,), dtype=tl.int32) + E
+    for _ in range(0, halvings):
+        middle = (low + high) // 2
+        searched = there & (low < high)
+        before = tl.load(row + begin + middle, searched, other=0) < v
+        low = tl.where(searched & before, middle + 1, low)
+        high = tl.where(before, high, tl.where(searched, middle, high))
+    tl.store(out + place, low.to(tl.int64), there)
+
+
+@triton.jit
+def _weighted_sum(
+    x, col, weight, first, last, own, f, F, EDGES: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """The sum over the first EDGES of the edges ``first:last``, of vertices counted from own."""
     e = first + tl.arange(0, EDGES)
     there = e < last
-    source = tl.load(col + e, there, other=0)
-    w = tl.load(weight + e, there, other=0.0)
+    source = own + tl.load(col + e, there, other=0)
     inside = there[:, None] & (f[None, :] < F)
     values = tl.load(x + source[:, None] * F + f[None, :], inside, other=0.0)
-    return tl.sum(values * w[:, None], axis=0)
+    if WEIGHTED:
+        values *= tl.load(weight + e, there, other=0.0)[:, None]
+    return tl.sum(values, axis=0)
 
 
 @triton.jit
 def _propagate_kernel(
-    x, row_ptr, col, weight, out, V, F,
+    x, row_ptr, col, weight, out, rows, V, E, F, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, STEPS: tl.constexpr, MANY: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
     """Program (k, f): a block of columns of the sums of ROWS vertices over their edges.
 
     The first STEPS edges of all vertices are read in step, one of each at a time: what a vertex
     with few edges waits for, others wait for too. Further edges of a vertex are read MANY at a
-    time.
+    time. Row v of all models is the row v − m · V of model m, which has an offset more than rows.
     """
     row = tl.arange(0, ROWS)
     v = tl.program_id(0) * ROWS + row
     f = tl.program_id(1) * BF + tl.arange(0, BF)
-    first = tl.load(row_ptr + v, v < V, other=0)
-    last = tl.load(row_ptr + v + 1, v < V, other=0)
+    m = v // V
+    own = m.to(tl.int64) * V
+    begin = m.to(tl.int64) * E
+    first = begin + tl.load(row_ptr + v + m, v < rows, other=0)
+    last = begin + tl.load(row_ptr + v + m + 1, v < rows, other=0)
     total = tl.zeros((ROWS, BF), dtype=out.dtype.element_ty)
     longest = tl.max(last - first, axis=0)
     for step in range(0, tl.minimum(longest, STEPS)):
         e = first + step
         there = e < last
-        source = tl.load(col + e[:, None], there[:, None], other=0)
-        w = tl.load(weight + e[:, None], there[:, None], other=0.0)
+        source = own[:, None] + tl.load(col + e[:, None], there[:, None], other=0)
         inside = there[:, None] & (f[None, :] < F)
-        total += w * tl.load(x + source * F + f[None, :], inside, other=0.0)
+        values = tl.load(x + source * F + f[None, :], inside, other=0.0)
+        if WEIGHTED:
+            values *= tl.load(weight + e[:, None], there[:, None], other=0.0)
+        total += values
     if longest > STEPS:
         for k in range(0, ROWS):
-            begin = tl.load(row_ptr + tl.minimum(tl.program_id(0) * ROWS + k, V))
-            end = tl.load(row_ptr + tl.minimum(tl.program_id(0) * ROWS + k + 1, V))
-            for start in range(begin + STEPS, end, MANY):
-                part = _weighted_sum(x, col, weight, start, end, f, F, MANY)
+            at = tl.minimum(tl.program_id(0) * ROWS + k, rows - 1)
+            model = (at // V).to(tl.int64)
+            start = model * E + tl.load(row_ptr + at + model) + STEPS
+            end = model * E + tl.load(row_ptr + at + model + 1)
+            for some in range(start, end, MANY):
+                part = _weighted_sum(x, col, weight, some, end, model * V, f, F, MANY, WEIGHTED)
                 total = tl.where((row == k)[:, None], total + part[None, :], total)
-    tl.store(out + v[:, None] * F + f[None, :], total, (v[:, None] < V) & (f[None, :] < F))
+    tl.store(out + v[:, None] * F + f[None, :], total, (v[:, None] < rows) & (f[None, :] < F))
 
 
 def block(size: int, most: int) -> int:
@@ -116,58 +152,61 @@ def _splits(vertices: int, graphs: int) -> int:
     return max(1, min(16, vertices // max(graphs, 1) // 64))
 
 
-def _spans(ptr: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each graph m · B + b begins and ends."""
-    return ptr[:, :-1].flatten().contiguous(), ptr[:, 1:].flatten().contiguous()
-
-
 def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ragged.pool`; ``ptr`` is (M, B + 1)."""
-    m, b1 = ptr.shape
-    graphs, p, f = m * (b1 - 1), left.shape[1], right.shape[1]
-    splits = _splits(len(left), graphs)
-    out = left.new_empty(splits, graphs, p, f)
+    """See :func:`softperm.ragged.operators.pool_op`."""
+    (m, v, p), f, b = left.shape, right.shape[2], ptr.shape[1] - 1
+    splits = _splits(m * v, m * b)
+    out = left.new_empty(splits, m, b, p, f)
     dot = left.dtype == torch.float32
     bp, bf = (block(p, 64), block(f, 64)) if dot else (16, 16)
     if out.numel():
-        _pool_kernel[(graphs * splits, triton.cdiv(p, bp), triton.cdiv(f, bf))](
-            left.contiguous(), right.contiguous(), *_spans(ptr), out, p, f, splits, graphs,
-            ROWS=ROWS if dot else 8, BP=bp, BF=bf, DOT=dot,
+        _pool_kernel[(m * b * splits, triton.cdiv(p, bp), triton.cdiv(f, bf))](
+            left.contiguous(), right.contiguous(), ptr.contiguous(), out, b, v, p, f, splits,
+            m * b, ROWS=ROWS if dot else 8, BP=bp, BF=bf, DOT=dot,
         )  # fmt: skip
-    return out.sum(0).unflatten(0, (m, b1 - 1)) if splits > 1 else out.view(m, b1 - 1, p, f)
+    return out.sum(0) if splits > 1 else out[0]
 
 
 def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ragged.spread`; ``small`` is (M, B, P, F), ``ptr`` is (M, B + 1)."""
-    m, b1 = ptr.shape
-    graphs, (p, f) = m * (b1 - 1), small.shape[2:]
-    splits = _splits(len(right), graphs)
-    out = right.new_zeros(len(right), p)
+    """See :func:`softperm.ragged.operators.spread_op`."""
+    (m, b, p, f), v = small.shape, right.shape[1]
+    splits = _splits(m * v, m * b)
+    out = right.new_zeros(m, v, p)
     dot = right.dtype == torch.float32
     bp, bf = (block(p, 64), block(f, 64)) if dot else (16, 16)
-    if out.numel() and graphs:
-        _spread_kernel[(graphs * splits, triton.cdiv(p, bp))](
-            small.contiguous(), right.contiguous(), *_spans(ptr), out, p, f, splits,
+    if out.numel() and b:
+        _spread_kernel[(m * b * splits, triton.cdiv(p, bp))](
+            small.contiguous(), right.contiguous(), ptr.contiguous(), out, b, v, p, f, splits,
             ROWS=ROWS if dot else 8, BP=bp, BF=bf, DOT=dot,
         )  # fmt: skip
     return out
 
 
-def propagate(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-    """See :func:`softperm.ragged.propagate`; edges are sorted by row."""
+def row_offsets(edge_index: Tensor, vertices: int) -> Tensor:
+    """See :func:`softperm.ragged.operators.row_offsets_op`."""
+    models, _, edges = edge_index.shape
+    out = edge_index.new_empty(models, vertices + 1, dtype=torch.long)
+    if out.numel():
+        _row_offsets_kernel[(triton.cdiv(out.numel(), 128),)](
+            edge_index[:, 0].contiguous(), out, vertices, edges, edges.bit_length(), models,
+            BV=128, num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def propagate(x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None) -> Tensor:
+    """See :func:`softperm.ragged.operators.propagate_op`."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    vertices, features = x.shape
-    row_ptr = torch.searchsorted(
-        edge_index[0].contiguous(), torch.arange(vertices + 1, device=x.device)
-    )
-    columns = block(features, 128)
-    if edge_index.shape[1] < 8 * vertices:  # ROWS or MANY × columns numbers are held at a time
+    models, vertices, features = x.shape
+    columns, rows, edges = block(features, 128), models * vertices, col.shape[1]
+    if edges < 8 * vertices:  # ROWS or MANY × columns numbers are held at a time
         plan = {"ROWS": 512 // columns, "STEPS": 16, "MANY": 1024 // columns, "num_warps": 2}
     else:
         plan = {"ROWS": 1, "STEPS": 0, "MANY": max(16, 1024 // columns), "num_warps": 1}
     if out.numel():
-        _propagate_kernel[(triton.cdiv(vertices, plan["ROWS"]), triton.cdiv(features, columns))](
-            x.contiguous(), row_ptr, edge_index[1].contiguous(), edge_weight.contiguous(), out,
-            vertices, features, BF=columns, **plan,
+        _propagate_kernel[(triton.cdiv(rows, plan["ROWS"]), triton.cdiv(features, columns))](
+            x.contiguous(), row_ptr.contiguous(), col.contiguous(),
+            x if weight is None else weight.contiguous(), out, rows, vertices, edges, features,
+            WEIGHTED=weight is not None, BF=columns, **plan,
         )  # fmt: skip
     return out

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.ragged.operators import shift, to_front
+from softperm.ragged.operators import to_front
 
 
 def neighbour_maximum(
@@ -133,7 +133,12 @@ def _one_list(lists: Sequence[Tensor], step: int) -> tuple[Tensor, ...]:
     begin, end, rows = lists
     length = rows.shape[1]
     return (
-        shift(begin, length).flatten(),
-        shift(end, length).flatten(),
-        shift(rows, step).flatten(),
+        _shifted(begin, length).flatten(),
+        _shifted(end, length).flatten(),
+        _shifted(rows, step).flatten(),
     )
+
+
+def _shifted(index: Tensor, step: int) -> Tensor:
+    """(M, K) with m · step added to model m's."""
+    return index + step * torch.arange(len(index), device=index.device)[:, None]

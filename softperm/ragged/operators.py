@@ -1,8 +1,10 @@
 """The ragged products as registered operators: kernels, shapes, gradients, stacking of models.
 
-Every operator takes ``ptr`` as (M, B + 1), offsets into vertices that may leave gaps between
-models, so that mapping over models with ``torch.vmap`` still makes a single call.
+Every operator takes the arrays of M models, each with vertices, graphs and edges of its own. Mapped
+over models by ``torch.vmap`` it is still a single call.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,42 +12,61 @@ from torch import Tensor
 from softperm.ragged import cpu
 
 
-def _owner(ptr: Tensor, count: int) -> Tensor:
-    """The graph m · B + b of each vertex; M · B for a vertex in a gap."""
-    m, b1 = ptr.shape
-    vertex = torch.arange(count, device=ptr.device)
-    begin, end = ptr[:, :-1].flatten(), ptr[:, 1:].flatten()
-    owner = torch.searchsorted(end.contiguous(), vertex, right=True)
-    if m * (b1 - 1) == 0:
-        return owner
-    inside = begin[owner.clamp(max=len(begin) - 1)] <= vertex
-    return torch.where(inside, owner, len(begin))
+def _owner(ptr: Tensor, vertices: int) -> Tensor:
+    """(M, B + 1) -> (M, V): the graph of each vertex; B for a vertex outside every graph."""
+    vertex = torch.arange(vertices, device=ptr.device).repeat(len(ptr), 1)
+    owner = torch.searchsorted(ptr[:, 1:].contiguous(), vertex, right=True)
+    return torch.where(ptr.gather(1, owner) <= vertex, owner, ptr.shape[1] - 1)
 
 
 @torch.library.custom_op("softperm::pool", mutates_args=())
 def pool_op(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """(V, P), (V, F), (M, B + 1) -> (M, B, P, F): one product of transposes per graph."""
-    m, b1 = ptr.shape
-    out = left.new_zeros(m * (b1 - 1) + 1, left.shape[1], right.shape[1])
-    out.index_add_(0, _owner(ptr, len(left)), left[:, :, None] * right[:, None, :])
-    return out[:-1].unflatten(0, (m, b1 - 1)).clone()
+    """(M, V, P), (M, V, F), (M, B + 1) -> (M, B, P, F): one product of transposes per graph."""
+    products = left[:, :, :, None] * right[:, :, None, :]  # (M, V, P, F)
+    place = _owner(ptr, left.shape[1])[:, :, None, None].expand_as(products)
+    out = left.new_zeros(*ptr.shape, *products.shape[2:])
+    return out.scatter_add_(1, place, products)[:, :-1].clone()
 
 
 @torch.library.custom_op("softperm::spread", mutates_args=())
 def spread_op(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """(M, B, P, F), (V, F), (M, B + 1) -> (V, P): each vertex's vector times its graph's matrix."""
-    flat = torch.cat([small.flatten(0, 1), small.new_zeros(1, *small.shape[2:])])
-    return torch.einsum("vpf,vf->vp", flat[_owner(ptr, len(right))], right)
+    """(M, B, P, F), (M, V, F), (M, B + 1) -> (M, V, P): vertices' vectors times their matrices."""
+    matrices = torch.cat([small, small.new_zeros(len(small), 1, *small.shape[2:])], dim=1)
+    model = torch.arange(len(small), device=small.device)[:, None]
+    return torch.einsum("mvpf,mvf->mvp", matrices[model, _owner(ptr, right.shape[1])], right)
+
+
+@torch.library.custom_op("softperm::row_offsets", mutates_args=())
+def row_offsets_op(edge_index: Tensor, vertices: int, sound: bool) -> Tensor:
+    """(M, 2, E) sorted by row -> (M, V + 1): where the edges of each row begin and end.
+
+    ``sound`` promises that edges name vertices, which then is not checked.
+    """
+    vertex = torch.arange(vertices + 1, device=edge_index.device).repeat(len(edge_index), 1)
+    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex)
 
 
 @torch.library.custom_op("softperm::propagate", mutates_args=())
-def propagate_op(x: Tensor, edge_index: Tensor, edge_weight: Tensor, symmetric: bool) -> Tensor:
-    """(V, F), (2, E) sorted by row, (E,) -> (V, F): adjacency times ``x``."""
-    return torch.zeros_like(x).index_add_(0, edge_index[0], x[edge_index[1]] * edge_weight[:, None])
+def propagate_op(
+    x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
+) -> Tensor:
+    """(M, V, F), (M, V + 1), (M, E), (M, E) -> (M, V, F): adjacency times ``x``."""
+    place, source = (t[:, :, None].expand(-1, -1, x.shape[2]) for t in (_rows(row_ptr, col), col))
+    values = x.gather(1, source)  # (M, E, F)
+    if weight is not None:
+        values = values * weight[:, :, None]
+    return torch.zeros_like(x).scatter_add_(1, place, values)
+
+
+def _rows(row_ptr: Tensor, col: Tensor) -> Tensor:
+    """(M, V + 1), (M, E) -> (M, E): the row of each edge."""
+    edge = torch.arange(col.shape[1], device=col.device).repeat(len(col), 1)
+    return torch.searchsorted(row_ptr[:, 1:].contiguous(), edge, right=True)
 
 
 pool_op.register_kernel("cpu")(cpu.pool)
 spread_op.register_kernel("cpu")(cpu.spread)
+row_offsets_op.register_kernel("cpu")(cpu.row_offsets)
 propagate_op.register_kernel("cpu")(cpu.propagate)
 
 
@@ -63,26 +84,38 @@ def _(small, right, ptr):
     return gpu.spread(small, right, ptr)
 
 
-@propagate_op.register_kernel("cuda")
-def _(x, edge_index, edge_weight, symmetric):
+@row_offsets_op.register_kernel("cuda")
+def _(edge_index, vertices, sound):
     from softperm.ragged import gpu
 
-    return gpu.propagate(x, edge_index, edge_weight)
+    return gpu.row_offsets(edge_index, vertices)
+
+
+@propagate_op.register_kernel("cuda")
+def _(x, row_ptr, col, weight, symmetric):
+    from softperm.ragged import gpu
+
+    return gpu.propagate(x, row_ptr, col, weight)
 
 
 @pool_op.register_fake
 def _(left, right, ptr):
     m, b1 = ptr.shape
-    return left.new_empty(m, b1 - 1, left.shape[1], right.shape[1])
+    return left.new_empty(m, b1 - 1, left.shape[2], right.shape[2])
 
 
 @spread_op.register_fake
 def _(small, right, ptr):
-    return right.new_empty(right.shape[0], small.shape[2])
+    return right.new_empty(*right.shape[:2], small.shape[2])
+
+
+@row_offsets_op.register_fake
+def _(edge_index, vertices, sound):
+    return edge_index.new_empty(edge_index.shape[0], vertices + 1, dtype=torch.long)
 
 
 @propagate_op.register_fake
-def _(x, edge_index, edge_weight, symmetric):
+def _(x, row_ptr, col, weight, symmetric):
     return x.new_empty(x.shape)
 
 
@@ -105,16 +138,19 @@ def _spread_backward(ctx, grad):
 
 
 def _save_edges(ctx, inputs, output):
-    _, edge_index, edge_weight, ctx.symmetric = inputs
-    ctx.save_for_backward(edge_index, edge_weight)
+    _, *edges, ctx.symmetric = inputs
+    ctx.save_for_backward(*edges)
 
 
 def _propagate_backward(ctx, grad):
-    edge_index, edge_weight = ctx.saved_tensors
+    row_ptr, col, weight = ctx.saved_tensors
     if not ctx.symmetric:
-        order = edge_index[1].argsort(stable=True)
-        edge_index, edge_weight = edge_index.flip(0)[:, order], edge_weight[order]
-    return propagate_op(grad, edge_index, edge_weight, ctx.symmetric), None, None, None
+        order = col.argsort(dim=1, stable=True)
+        turned = torch.stack([col, _rows(row_ptr, col)], dim=1)  # (M, 2, E)
+        turned = turned.gather(2, order[:, None].expand_as(turned))
+        row_ptr, col = row_offsets_op(turned, grad.shape[1], True), turned[:, 1]
+        weight = None if weight is None else weight.gather(1, order)
+    return propagate_op(grad, row_ptr, col, weight, ctx.symmetric), None, None, None, None
 
 
 pool_op.register_autograd(_pool_backward, setup_context=_save_inputs)
@@ -130,38 +166,22 @@ def to_front(info, in_dims, *tensors):
     )
 
 
-def shift(index: Tensor, step: int) -> Tensor:
-    """Adds m · step to slice m: vertices of stacked models are numbered one after the other."""
-    begin = torch.arange(len(index), device=index.device) * step
-    return index + begin.view(-1, *[1] * (index.ndim - 1))
+def stacked(op: Callable) -> Callable:
+    """The rule of ``torch.vmap`` for an operator over models: models of models are models."""
+
+    def rule(info, in_dims, *arguments):
+        given = list(arguments)
+        at = [k for k, argument in enumerate(arguments) if isinstance(argument, Tensor)]
+        front = to_front(info, [in_dims[k] for k in at], *(arguments[k] for k in at))
+        for k, tensor in zip(at, front, strict=True):
+            given[k] = tensor.flatten(0, 1)
+        made = op(*given)
+        if isinstance(made, Tensor):
+            return made.unflatten(0, (info.batch_size, -1)), 0
+        return tuple(t.unflatten(0, (info.batch_size, -1)) for t in made), (0,) * len(made)
+
+    return rule
 
 
-def side_by_side(edge_index: Tensor, step: int) -> Tensor:
-    """(M, 2, E) -> (2, M · E): the edges of stacked models; one pass if the two ends lie apart."""
-    begin = torch.arange(len(edge_index), device=edge_index.device) * step
-    return (edge_index.movedim(1, 0) + begin[:, None]).flatten(1)
-
-
-@pool_op.register_vmap
-def _(info, in_dims, left, right, ptr):
-    left, right, ptr = to_front(info, in_dims, left, right, ptr)
-    ptr = shift(ptr, left.shape[1])
-    out = pool_op(left.flatten(0, 1), right.flatten(0, 1), ptr.flatten(0, 1))
-    return out.unflatten(0, ptr.shape[:2]), 0
-
-
-@spread_op.register_vmap
-def _(info, in_dims, small, right, ptr):
-    small, right, ptr = to_front(info, in_dims, small, right, ptr)
-    size = right.shape[:2]
-    ptr = shift(ptr, size[1])
-    out = spread_op(small.flatten(0, 1), right.flatten(0, 1), ptr.flatten(0, 1))
-    return out.unflatten(0, size), 0
-
-
-@propagate_op.register_vmap
-def _(info, in_dims, x, edge_index, edge_weight, symmetric):
-    x, edge_index, edge_weight = to_front(info, in_dims[:3], x, edge_index, edge_weight)
-    edge_index = side_by_side(edge_index, x.shape[1])  # (2, M · E)
-    out = propagate_op(x.flatten(0, 1), edge_index, edge_weight.flatten(), symmetric)
-    return out.unflatten(0, x.shape[:2]), 0
+for _op in (pool_op, spread_op, row_offsets_op, propagate_op):
+    _op.register_vmap(stacked(_op))

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from softperm.ragged import pool, propagate, spread
-from softperm.ragged.operators import pool_op, propagate_op, spread_op
+from softperm.ragged.operators import pool_op, propagate_op, row_offsets_op, spread_op
 
 PTR = torch.tensor([0, 4, 4, 9])
 
@@ -95,28 +95,39 @@ def test_nothing_in_nothing_out(v):
     assert bool((propagate(random(v, 4), none) == 0).all())
 
 
-def test_operators_are_sound():
-    left, right, small = random(9, 4), random(9, 3, seed=1), random(1, 3, 4, 3, seed=2)
-    e = edges(9, 30)
-    e = e[:, e[0].argsort()]
+def of_two_models() -> tuple[tuple, tuple, tuple, tuple]:
+    """What each operator takes, with gaps between graphs and edges that are not symmetric."""
+    left, right, small = random(2, 6, 4), random(2, 6, 3, seed=1), random(2, 2, 4, 3, seed=2)
+    ptr = torch.tensor([[0, 2, 5], [1, 1, 6]])
+    e = torch.stack([edges(6, 15, seed) for seed in range(2)])
+    e = e.gather(2, e[:, :1].argsort(dim=2, stable=True).expand_as(e))
+    offsets = row_offsets_op(e, 6, False)
     for tensor in (left, right, small):
         tensor.requires_grad_()
-    torch.library.opcheck(pool_op, (left, right, PTR[None]))
-    torch.library.opcheck(spread_op, (small, right, PTR[None]))
-    torch.library.opcheck(propagate_op, (left, e, random(30), False))
-
-
-def test_generic_implementations_equal_the_kernels():
-    """What runs on devices without kernels of their own."""
-    left, right, small = random(12, 4), random(12, 3, seed=1), random(2, 2, 4, 3, seed=2)
-    ptr = torch.tensor([[0, 2, 5], [6, 6, 11]])
-    e, w = edges(12, 30), random(30)
-    e = e[:, e[0].argsort()]
-    torch.testing.assert_close(pool_op._init_fn(left, right, ptr), pool_op(left, right, ptr))
-    torch.testing.assert_close(spread_op._init_fn(small, right, ptr), spread_op(small, right, ptr))
-    torch.testing.assert_close(
-        propagate_op._init_fn(left, e, w, False), propagate_op(left, e, w, False)
+    return (
+        (left, right, ptr),
+        (small, right, ptr),
+        (e, 6, False),
+        (left, offsets, e[:, 1], random(2, 15), False),
     )
+
+
+OPERATORS = [pool_op, spread_op, row_offsets_op, propagate_op]
+
+
+@pytest.mark.parametrize("k", range(4), ids=["pool", "spread", "row offsets", "propagate"])
+def test_operators_are_sound(k):
+    torch.library.opcheck(OPERATORS[k], of_two_models()[k])
+
+
+@pytest.mark.parametrize("k", range(4), ids=["pool", "spread", "row offsets", "propagate"])
+def test_generic_implementations_equal_the_kernels(k):
+    """What runs on devices without kernels of their own."""
+    operator, given = OPERATORS[k], of_two_models()[k]
+    torch.testing.assert_close(operator._init_fn(*given), operator(*given))
+    if operator is propagate_op:
+        unweighted = (*given[:3], None, False)
+        torch.testing.assert_close(operator._init_fn(*unweighted), operator(*unweighted))
 
 
 def test_stacked_models_are_one_call_with_the_same_numbers():
@@ -130,3 +141,26 @@ def test_stacked_models_are_one_call_with_the_same_numbers():
     stacked = torch.vmap(both)(left, right, ptr, e)
     alone = [both(*parts) for parts in zip(left, right, ptr, e, strict=True)]
     torch.testing.assert_close(stacked, torch.stack(alone))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradients_of_stacked_models_are_their_own(weighted):
+    """Edges and weights may be each model's own or shared by all."""
+    x, grad, ptr = random(3, 9, 4), random(3, 9, 4, seed=1), torch.tensor([0, 4, 4, 9])
+    e = torch.stack([edges(9, 20, seed) for seed in range(3)])
+    w = random(20, seed=3) if weighted else None
+
+    def aligned(x, e):
+        return spread(pool(x, propagate(x, e, w), ptr), x, ptr)
+
+    x.requires_grad_()
+    (found,) = torch.autograd.grad(torch.vmap(aligned)(x, e), x, grad)
+    alone = [torch.autograd.grad(aligned(x[k], e[k]), x, grad[k])[0][k] for k in range(3)]
+    torch.testing.assert_close(found, torch.stack(alone))
+
+
+def test_models_without_vertices_and_edges_are_stacked():
+    none, ptr = torch.empty(3, 2, 0, dtype=torch.long), torch.zeros(3, 2, dtype=torch.long)
+    out = torch.vmap(lambda x, e, p: pool(x, propagate(x, e), p))(random(3, 0, 4), none, ptr)
+    assert out.shape == (3, 1, 4, 4)
+    assert bool((out == 0).all())
