@@ -87,7 +87,12 @@ class Vocabulary:
         with_edges = [graph for graph in graphs if count_edges(graph) > 0]
         label = _encode(graphs, "label", self.labels)
         edge_label = _encode(with_edges, "edge_label", self.edge_labels)
-        _warn_unseen(_unseen(graphs, "label", label), _unseen(with_edges, "edge_label", edge_label))
+        unseen = [
+            _unseen(graphs, "label", label, ptr),
+            _unseen(with_edges, "edge_label", edge_label, edge_ptr),
+        ]
+        if any(found.rows for found in unseen):
+            _warn_unseen(*unseen)
         return Collection(
             ptr=ptr,
             edge_ptr=edge_ptr,
@@ -239,24 +244,36 @@ def _weights(graphs: Sequence[Data]) -> Tensor:
     )
 
 
-def _warn_unseen(vertices: tuple[int, list[Label]], edges: tuple[int, list[Label]]) -> None:
-    """Warn once if labels were not in the vocabulary, with counts and a few of them."""
-    if vertices[0] or edges[0]:
-        named = ", ".join(map(repr, vertices[1] + edges[1]))
-        warnings.warn(
-            f"{vertices[0]} vertices and {edges[0] // 2} edges have labels that training did not "
-            f"see (such as {named}); these count as no label",
-            stacklevel=3,
-        )
+@dataclass(frozen=True)
+class _Unseen:
+    """Labels outside the vocabulary: how many rows hold some, of which graphs, the first few."""
+
+    rows: int = 0
+    graphs: frozenset[int] = frozenset()
+    labels: tuple[Label, ...] = ()
 
 
-def _unseen(graphs: Sequence[Data], field: str, codes: Tensor | None) -> tuple[int, list[Label]]:
-    """How many rows hold a label outside the vocabulary, and the first few such labels."""
+def _unseen(graphs: Sequence[Data], field: str, codes: Tensor | None, ptr: Tensor) -> _Unseen:
+    """What of a field is unseen; ``ptr`` is where each graph's rows begin."""
     if codes is None or not bool((codes < 0).any()):
-        return 0, []
-    found: dict[Label, None] = {}  # a set that keeps the order
+        return _Unseen()
+    labels: dict[Label, None] = {}  # a set that keeps the order
     for c, column in enumerate((codes < 0).unbind(1)):
         values = _values(graphs, field, c)
         for k in column.nonzero()[:, 0][:1000].tolist():
-            found[values[k] if isinstance(values, list) else int(values[k])] = None
-    return int((codes < 0).any(dim=1).sum()), list(found)[:3]
+            labels[values[k] if isinstance(values, list) else int(values[k])] = None
+    rows = (codes < 0).any(dim=1).nonzero()[:, 0]
+    owners = torch.searchsorted(ptr[1:], rows, right=True).unique()
+    return _Unseen(len(rows), frozenset(owners.tolist()), tuple(labels)[:3])
+
+
+def _warn_unseen(vertices: _Unseen, edges: _Unseen) -> None:
+    """Warn once of all labels that training did not see."""
+    graphs = sorted(vertices.graphs | edges.graphs)
+    more = f" and {len(graphs) - 1} more" if len(graphs) > 1 else ""
+    named = ", ".join(map(repr, vertices.labels + edges.labels))
+    warnings.warn(
+        f"graph {graphs[0]}{more}: {vertices.rows} vertices and {edges.rows // 2} edges have "
+        f"labels that training did not see (such as {named}); these count as no label",
+        stacklevel=3,
+    )

@@ -111,13 +111,22 @@ def test_unseen_labels_are_zero_vectors_with_one_warning_that_counts_them():
         made = vocabulary.encode(read(path(["C", "Br", "Br"], ["s", "t"]), path([1, "N"], ["t"])))
     (warning,) = caught
     assert str(warning.message) == (
-        "3 vertices and 2 edges have labels that training did not see (such as 'Br', 1, 't'); "
-        "these count as no label"
+        "graph 0 and 1 more: 3 vertices and 2 edges have labels that training did not see (such as "
+        "'Br', 1, 't'); these count as no label"
     )
     assert made.label[:, 0].tolist() == [0, -1, -1, -1, 1]
     batch = made.batch(torch.tensor([0, 1]))
     assert batch.x.tolist() == [[1, 0], [0, 0], [0, 0], [0, 0], [0, 1]]
     assert batch.edge_attr.tolist() == [[1], [1], [0], [0], [0], [0]]
+
+
+def test_the_warning_names_the_first_graph_with_unseen_labels_of_vertices_or_edges():
+    """Graphs without edges, and graphs whose labels were seen, come between."""
+    vocabulary = Vocabulary.learn(read(path(["C", "N"], ["s"])))
+    seen, lone = path(["C", "C"], ["s"]), path(["N"], [])
+    for odd, first in ((path(["C", "N"], ["t"]), "graph 3:"), (path(["Br"], []), "graph 3:")):
+        with pytest.warns(UserWarning, match=f"^{first}"):
+            vocabulary.encode(read(seen, lone, lone, odd, seen))
 
 
 def test_unseen_integers_are_zero_vectors_too():

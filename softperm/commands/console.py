@@ -78,15 +78,24 @@ def refuse_foreign(folder: Path, names: Sequence[str], made_by: str, ours: bool)
 
 @contextmanager
 def called(ids: Sequence[str]) -> Iterator[None]:
-    """Within the block an error about graph 0, 1, … calls it as its file does."""
-    try:
-        yield
-    except ValueError as problem:
-        place = re.match(r"graph (\d+)\b", str(problem))
+    """Within the block errors and warnings about graph 0, 1, … call it as its file does."""
+
+    def renamed(words: str) -> str:
+        place = re.match(r"graph (\d+)\b", words)
         if place is None or int(place[1]) >= len(ids):
-            raise
-        rest = str(problem)[place.end() :]
-        raise ValueError(f"graph {ids[int(place[1])]}{rest}") from None
+            return words
+        return f"graph {ids[int(place[1])]}{words[place.end() :]}"
+
+    show = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *rest: show(renamed(str(message)), *rest)
+        try:
+            yield
+        except ValueError as problem:
+            words = str(problem)
+            if renamed(words) == words:
+                raise
+            raise ValueError(renamed(words)) from None
 
 
 def ready_file(path: Path) -> None:

@@ -126,7 +126,8 @@ def test_unseen_labels_are_one_line_of_warning(tmp_path):
         assert done.exit_code == 0, done.output
         warned = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
         (line,) = warned
-        assert "3 vertices and 0 edges have labels that training did not see" in line
+        # The file counts its lines from 1.
+        assert "graph 1 and 1 more: 3 vertices and 0 edges have labels that training did" in line
 
 
 def test_directed_graphs_need_to_be_asked_for(trained, tmp_path):
