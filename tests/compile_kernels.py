@@ -55,6 +55,8 @@ def ragged_products() -> None:
         begin, end = torch.arange(40), torch.arange(1, 41)
         out, _ = gpu_maximum.maximum(x[0], begin, end, edges[0, 1])
         gpu_maximum.maximum_backward(x[0], x[0], out, begin, end, edges[0, 0])
+    many = 2**31 + 8  # edges, of which places no longer are 32-bit numbers
+    ragged._row_offsets_kernel[(1,)](edges, edges, 3, many, 32, 1, BV=128, num_warps=4)
     ragged.propagate(x[:1, :1], ragged.row_offsets(edges[:1, :, :1], 1), edges[:1, 1, :1], None)
 
 

@@ -254,7 +254,7 @@ def curves(cells: Sequence[Cell]) -> Figure | None:
             defined = np.isfinite(table).any(0)
             table, epochs = table[:, defined], np.flatnonzero(defined) + 1
             axis.plot(epochs, np.nanmean(table, 0), dashes, color=color, label=_title(cell.model))
-            if few:
+            if few and defined.any():
                 low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
                 axis.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -289,7 +289,8 @@ def _page(
     page.heading("Training curves")
     for dataset, figure in drawn.items():
         if figure is not None:
-            page.figure(figure, f"{dataset}: mean of final runs; of few, the middle half.")
+            spread = "; shaded, of few systems, the middle half"
+            page.figure(figure, f"{dataset}: mean of the final runs{spread}.")
     return page
 
 

@@ -133,21 +133,25 @@ def by_pair(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
 
 def paired_tests(cells: Sequence[Cell]) -> list[PairedTest]:
     """Pairs of systems that share a dataset's folds; a variant only with what it varies."""
-    present = {(cell.dataset, cell.model) for cell in cells}
+    present = {(_folds(cell), cell.model) for cell in cells}
     made = []
     for i, a in enumerate(cells):
         for b in cells[i + 1 :]:
-            alike = a.records[0].fingerprint == b.records[0].fingerprint
-            shared = alike and a.dataset == b.dataset and a.folds == b.folds > 1
+            shared = a.folds > 1 and _folds(a) == _folds(b)
             if shared and _wanted(a, b, present) and _wanted(b, a, present):
                 made.append(_paired_test(a, b))
     return made
 
 
-def _wanted(a: Cell, b: Cell, present: Collection[tuple[str, str]]) -> bool:
+def _folds(cell: Cell) -> tuple[str, str, int]:
+    """On what a cell was measured: equal for cells that can be compared fold by fold."""
+    return cell.dataset, cell.records[0].fingerprint, cell.folds
+
+
+def _wanted(a: Cell, b: Cell, present: Collection[tuple[tuple[str, str, int], str]]) -> bool:
     """Whether b is what a is to be compared with: of sixteen variants few would read 120 pairs."""
     base = a.model.partition("+")[0]
-    return base in (a.model, b.model) or (a.dataset, base) not in present
+    return base in (a.model, b.model) or (_folds(a), base) not in present
 
 
 def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:

@@ -40,8 +40,8 @@ class VertexBatchNorm(nn.Module):
             y, _, _, *learnt = normalise_op(*given, self.eps, self.relu, self.momentum)
             with torch.no_grad():
                 for old, new in zip(running, learnt, strict=True):
-                    old.copy_(new[0])
-            return y[0]
+                    old.copy_(new.squeeze(0))
+            return y.squeeze(0)
         real = (torch.arange(len(x), device=x.device) < count).to(x.dtype)[:, None]  # (V, 1)
         total = count.clamp(min=1).to(x.dtype)
         mean = (x * real).sum(0) / total
@@ -108,9 +108,12 @@ def _(grad, x, weight, bias, count, mean, var, eps, relu):
 def _save(ctx, inputs, output):
     *tensors, _, _, ctx.eps, ctx.relu, _ = inputs
     ctx.save_for_backward(*tensors, *output[1:3])
+    ctx.set_materialize_grads(False)  # statistics have none: no zeros for them
 
 
 def _backward(ctx, grad, *of_statistics):
+    if grad is None:
+        return (None,) * 9
     made = normalise_backward_op(grad, *ctx.saved_tensors, ctx.eps, ctx.relu)
     return *made, *[None] * 6
 

@@ -1,6 +1,6 @@
 """Linear algebra on graphs laid end to end: cost follows real vertices and edges, never padding.
 
-Three operators, closed under differentiation, each one call for all graphs of all models:
+Three operators, closed under differentiation, each for all graphs of all models at once:
 :func:`propagate` multiplies by the sparse adjacency, :func:`pool` multiplies two ragged matrices
 into one small matrix per graph, :func:`spread` is the adjoint of the latter. Beside them the
 largest values over neighbours and over graphs: :func:`neighbour_maximum` and :func:`graph_maximum`.
@@ -59,7 +59,8 @@ def propagate(
         edge_weight = None if edge_weight is None else edge_weight[order]
     edges, weights = edge_index[None], None if edge_weight is None else edge_weight[None]
     row_ptr = row_offsets_op(edges, len(x), canonical)  # (1, V + 1)
-    return propagate_op(x.to(kind)[None], row_ptr, edges[:, 1], weights, canonical)[0].to(x.dtype)
+    out = propagate_op(x.to(kind)[None], row_ptr, edges[:, 1], weights, canonical)
+    return out.squeeze(0).to(x.dtype)
 
 
 def pool(
@@ -69,7 +70,8 @@ def pool(
     _check_rows(ptr, left=left, right=right)
     only_backward(left, right)
     kind = _summed(left)
-    return pool_op(left.to(kind)[None], right.to(kind)[None], ptr[None])[0].to(left.dtype)
+    out = pool_op(left.to(kind)[None], right.to(kind)[None], ptr[None])
+    return out.squeeze(0).to(left.dtype)
 
 
 def spread(
@@ -77,9 +79,15 @@ def spread(
 ) -> Float[Tensor, "V P"]:
     """Each vertex's vector times its graph's matrix; zero for a vertex outside every graph."""
     _check_rows(ptr, right=right)
+    if small.ndim != 3 or len(small) != len(ptr) - 1 or small.shape[2] != right.shape[1]:
+        raise ValueError(
+            f"expected a matrix with {right.shape[1]} columns for each of {len(ptr) - 1} graphs; "
+            f"got {tuple(small.shape)}"
+        )
     only_backward(small, right)
     kind = _summed(right)
-    return spread_op(small.to(kind)[None], right.to(kind)[None], ptr[None])[0].to(right.dtype)
+    out = spread_op(small.to(kind)[None], right.to(kind)[None], ptr[None])
+    return out.squeeze(0).to(right.dtype)
 
 
 def _check_rows(ptr: Tensor | None = None, **rows: Tensor) -> None:

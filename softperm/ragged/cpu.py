@@ -69,7 +69,8 @@ def _array(tensor: Tensor) -> np.ndarray:
 def _spans(ptr: Tensor, vertices: int) -> tuple[np.ndarray, np.ndarray]:
     """Where each graph m · B + b begins and ends."""
     check_offsets(ptr, vertices)
-    ptr = ptr + vertices * torch.arange(len(ptr))[:, None]
+    if len(ptr) > 1:
+        ptr = ptr + vertices * torch.arange(len(ptr))[:, None]
     return _array(ptr[:, :-1].flatten()), _array(ptr[:, 1:].flatten())
 
 
@@ -100,8 +101,8 @@ def row_offsets(edge_index: Tensor, vertices: int, sound: bool) -> Tensor:
             raise ValueError(
                 f"edge_index must name vertices from 0 to {vertices - 1}; got {low} to {high}"
             )
-    vertex = torch.arange(vertices + 1).repeat(len(edge_index), 1)
-    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex)
+    vertex = torch.arange(vertices + 1).expand(len(edge_index), -1)
+    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex.contiguous())
 
 
 def propagate(

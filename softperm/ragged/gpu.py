@@ -14,7 +14,7 @@ ROWS = 32  # vertices that one step of a program reads
 def _span(ptr, g, B, V):
     """Where graph g = m · B + b begins and ends among the vertices of all models."""
     m = g // B
-    begin = m.to(tl.int64) * V
+    begin = m * V
     return begin + tl.load(ptr + g + m), begin + tl.load(ptr + g + m + 1)
 
 
@@ -24,7 +24,7 @@ def _pool_kernel(
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Program (g · splits + s, p, f): a tile of graph g's product, over its s-th share of rows."""
-    g, s = tl.program_id(0) // splits, tl.program_id(0) % splits
+    g, s = tl.program_id(0).to(tl.int64) // splits, tl.program_id(0) % splits
     p = tl.program_id(1) * BP + tl.arange(0, BP)
     f = tl.program_id(2) * BF + tl.arange(0, BF)
     first, last = _span(ptr, g, B, V)
@@ -48,7 +48,7 @@ def _spread_kernel(
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Program (g · splits + s, p): a block of columns for graph g's s-th share of rows."""
-    g, s = tl.program_id(0) // splits, tl.program_id(0) % splits
+    g, s = tl.program_id(0).to(tl.int64) // splits, tl.program_id(0) % splits
     p = tl.program_id(1) * BP + tl.arange(0, BP)
     first, last = _span(ptr, g, B, V)
     for start in range(first + s * ROWS, last, splits * ROWS):
@@ -70,19 +70,19 @@ def _spread_kernel(
 @triton.jit
 def _row_offsets_kernel(row, out, V, E, halvings, models, BV: tl.constexpr):
     """Program k: where the edges of the k-th block of rows of all models begin."""
-    place = tl.program_id(0) * BV + tl.arange(0, BV)
-    there = place < models * (V + 1)
+    place = tl.program_id(0).to(tl.int64) * BV + tl.arange(0, BV)
     m = place // (V + 1)
-    v, begin = place - m * (V + 1), m.to(tl.int64) * E
-    low = tl.zeros((BV,), dtype=tl.int32)
-    high = tl.zeros((BV,), dtype=tl.int32) + E
+    there = m < models
+    v, begin = place - m * (V + 1), m * E
+    low = tl.zeros((BV,), dtype=tl.int64)
+    high = low + E
     for _ in range(0, halvings):
         middle = (low + high) // 2
         searched = there & (low < high)
         before = tl.load(row + begin + middle, searched, other=0) < v
         low = tl.where(searched & before, middle + 1, low)
         high = tl.where(before, high, tl.where(searched, middle, high))
-    tl.store(out + place, low.to(tl.int64), there)
+    tl.store(out + place, low, there)
 
 
 @triton.jit
@@ -112,13 +112,12 @@ def _propagate_kernel(
     time. Row v of all models is the row v − m · V of model m, which has an offset more than rows.
     """
     row = tl.arange(0, ROWS)
-    v = tl.program_id(0) * ROWS + row
+    v = tl.program_id(0).to(tl.int64) * ROWS + row
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     m = v // V
-    own = m.to(tl.int64) * V
-    begin = m.to(tl.int64) * E
-    first = begin + tl.load(row_ptr + v + m, v < rows, other=0)
-    last = begin + tl.load(row_ptr + v + m + 1, v < rows, other=0)
+    own = m * V
+    first = m * E + tl.load(row_ptr + v + m, v < rows, other=0)
+    last = m * E + tl.load(row_ptr + v + m + 1, v < rows, other=0)
     total = tl.zeros((ROWS, BF), dtype=out.dtype.element_ty)
     longest = tl.max(last - first, axis=0)
     for step in range(0, tl.minimum(longest, STEPS)):
@@ -132,8 +131,8 @@ def _propagate_kernel(
         total += values
     if longest > STEPS:
         for k in range(0, ROWS):
-            at = tl.minimum(tl.program_id(0) * ROWS + k, rows - 1)
-            model = (at // V).to(tl.int64)
+            at = tl.minimum(tl.program_id(0).to(tl.int64) * ROWS + k, rows - 1)
+            model = at // V
             start = model * E + tl.load(row_ptr + at + model) + STEPS
             end = model * E + tl.load(row_ptr + at + model + 1)
             for some in range(start, end, MANY):

@@ -40,10 +40,10 @@ def spread_op(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
 def row_offsets_op(edge_index: Tensor, vertices: int, sound: bool) -> Tensor:
     """(M, 2, E) sorted by row -> (M, V + 1): where the edges of each row begin and end.
 
-    ``sound`` promises that edges name vertices, which then is not checked.
+    ``sound`` promises that edges name vertices; the CPU refuses others where that is not promised.
     """
-    vertex = torch.arange(vertices + 1, device=edge_index.device).repeat(len(edge_index), 1)
-    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex)
+    vertex = torch.arange(vertices + 1, device=edge_index.device).expand(len(edge_index), -1)
+    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex.contiguous())
 
 
 @torch.library.custom_op("softperm::propagate", mutates_args=())
@@ -174,14 +174,17 @@ def stacked(op: Callable) -> Callable:
         at = [k for k, argument in enumerate(arguments) if isinstance(argument, Tensor)]
         front = to_front(info, [in_dims[k] for k in at], *(arguments[k] for k in at))
         for k, tensor in zip(at, front, strict=True):
+            size = tensor.shape[:2]  # the same of all
             given[k] = tensor.flatten(0, 1)
         made = op(*given)
         if isinstance(made, Tensor):
-            return made.unflatten(0, (info.batch_size, -1)), 0
-        return tuple(t.unflatten(0, (info.batch_size, -1)) for t in made), (0,) * len(made)
+            return made.unflatten(0, size), 0
+        return tuple(t.unflatten(0, size) for t in made), (0,) * len(made)
 
     return rule
 
 
-for _op in (pool_op, spread_op, row_offsets_op, propagate_op):
-    _op.register_vmap(stacked(_op))
+pool_op.register_vmap(stacked(pool_op))
+spread_op.register_vmap(stacked(spread_op))
+row_offsets_op.register_vmap(stacked(row_offsets_op))
+propagate_op.register_vmap(stacked(propagate_op))

@@ -158,3 +158,10 @@ def test_curves_of_many_systems_leave_room_for_their_names(systems):
         assert axis.get_window_extent().width > whole.width / 4
     styles = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()}
     assert len(styles) == systems
+
+
+def test_losses_that_are_never_defined_leave_the_scores_curve():
+    curve = {"validation_loss": [math.nan] * 2, "validation_score": [0.5, 0.6]}
+    figure = curves(cells_of([replace(r, curve=curve) for r in table(SCORES)]))
+    assert figure is not None
+    assert [len(axis.get_lines()[0].get_xdata()) for axis in figure.axes] == [0, 2]

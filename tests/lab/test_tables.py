@@ -109,6 +109,13 @@ def test_variants_are_compared_with_what_they_vary_where_that_is_there(models, p
     assert [(t.first, t.second) for t in paired_tests(cells_of(records))] == pairs
 
 
+def test_variants_of_a_system_on_other_splits_are_compared_with_each_other():
+    base = [replace(r, fingerprint="g") for r in table(SCORES)]
+    variants = [r for name in ("pi-gnn+a", "pi-gnn+b") for r in table(SCORES, name)]
+    (found,) = paired_tests(cells_of([*base, *variants]))
+    assert (found.first, found.second) == ("pi-gnn+a", "pi-gnn+b")
+
+
 def test_equal_systems_do_not_differ():
     (found,) = paired_tests(cells_of([*table(SCORES), *table(SCORES, "pi-gnn-d")]))
     assert (found.difference, found.corrected_t, found.wilcoxon) == (0.0, 1.0, 1.0)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from softperm.ragged import pool, propagate, spread
 from softperm.ragged.operators import pool_op, propagate_op, row_offsets_op, spread_op
@@ -86,6 +87,12 @@ def test_what_lies_outside_all_vertices_is_refused():
             pool(x, x, torch.tensor(ptr))
 
 
+@pytest.mark.parametrize("shape", [(5, 2, 3), (1, 2, 3), (2, 2, 1), (2, 3)])
+def test_matrices_that_do_not_fit_graphs_and_vectors_are_refused(shape, without_shape_checks):
+    with pytest.raises(ValueError, match="a matrix with 3 columns for each of 2 graphs; got"):
+        spread(torch.ones(shape), torch.ones(4, 3), torch.tensor([0, 2, 4]))
+
+
 @pytest.mark.parametrize("v", [0, 1])
 def test_nothing_in_nothing_out(v):
     ptr = torch.tensor([0, v])
@@ -159,8 +166,33 @@ def test_gradients_of_stacked_models_are_their_own(weighted):
     torch.testing.assert_close(found, torch.stack(alone))
 
 
-def test_models_without_vertices_and_edges_are_stacked():
-    none, ptr = torch.empty(3, 2, 0, dtype=torch.long), torch.zeros(3, 2, dtype=torch.long)
-    out = torch.vmap(lambda x, e, p: pool(x, propagate(x, e), p))(random(3, 0, 4), none, ptr)
-    assert out.shape == (3, 1, 4, 4)
+@pytest.mark.parametrize("models", [0, 3])
+def test_models_without_vertices_and_edges_are_stacked(models):
+    none, ptr = torch.empty(models, 2, 0).long(), torch.zeros(models, 2).long()
+    out = torch.vmap(lambda x, e, p: pool(x, propagate(x, e), p))(random(models, 0, 4), none, ptr)
+    assert out.shape == (models, 1, 4, 4)
     assert bool((out == 0).all())
+
+
+def test_stacked_models_take_no_operations_beside_the_products():
+    """Each would be a launch on a GPU, where launches are what many small networks wait for."""
+    x, ptr = random(3, 9, 4).requires_grad_(), torch.tensor([[0, 4, 9]] * 3)
+    e = torch.stack([torch.arange(9), torch.arange(9)]).expand(3, 2, 9)
+    seen = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if not func.is_view:
+                seen.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    def aligned(x, e, ptr):
+        return pool(x, propagate(x, e, canonical=True), ptr)
+
+    with Names():
+        out = torch.vmap(aligned)(x, e, ptr)
+        out.backward(torch.ones_like(out))
+    products = ["row_offsets", "propagate", "pool", "spread", "spread", "propagate"]
+    left = [name for name in seen if name != "aten::promote_types"]
+    assert left == [*(f"softperm::{p}" for p in products[:3]), "aten::ones_like",
+                    *(f"softperm::{p}" for p in products[3:]), "aten::add.Tensor"]  # fmt: skip
