@@ -24,6 +24,8 @@ class MLPHead(nn.Module):
         outputs: number C of outputs.
         hidden: layers of each vector's MLP; the paper's are 256 and 128.
         final: hidden size of the final MLP.
+        normalise: whether LayerNorm comes first, as in the paper. It takes away the size of a
+            graph, which the sum of a vector's entries tells.
     """
 
     def __init__(
@@ -32,9 +34,10 @@ class MLPHead(nn.Module):
         outputs: int,
         hidden: Sequence[int] = (256, 128),
         final: int = 64,
+        normalise: bool = True,
     ) -> None:
         super().__init__()
-        self.branches = nn.ModuleList(_mlp([size, *hidden], normalise=True) for size in sizes)
+        self.branches = nn.ModuleList(_mlp([size, *hidden], normalise) for size in sizes)
         joined = len(sizes) * hidden[-1]
         self.final = nn.Sequential(_mlp([joined, final]), Linear(final, outputs))
 
@@ -58,6 +61,7 @@ class ConvHead(nn.Module):
         filters: number of filters for each matrix.
         height: latent vertices that a filter covers; at most P.
         final: hidden size of the fully-connected layers.
+        normalise: whether LayerNorm comes first; see :class:`MLPHead`.
     """
 
     def __init__(
@@ -68,10 +72,13 @@ class ConvHead(nn.Module):
         filters: int = 128,
         height: int = 3,
         final: int = 64,
+        normalise: bool = True,
     ) -> None:
         super().__init__()
         height = min(height, latent_vertices)
-        self.norms = nn.ModuleList(nn.LayerNorm([latent_vertices, c]) for c in channels)
+        self.norms = nn.ModuleList(
+            nn.LayerNorm([latent_vertices, c]) if normalise else nn.Identity() for c in channels
+        )
         self.convolutions = nn.ModuleList(nn.Conv1d(c, filters, height) for c in channels)
         joined = len(channels) * filters
         self.final = nn.Sequential(_mlp([joined, final]), Linear(final, outputs))

@@ -149,6 +149,8 @@ class ModelConfig:
         head: vectors into MLPs, or rows into convolutions.
         head_hidden: layers of each vector's MLP.
         head_final: hidden size of the final MLP.
+        head_norm: whether LayerNorm comes before the head, as in the paper; without, the head sees
+            how large a graph is.
         structure_size: number of structural features.
         attribute_size: length F of a vertex's attributes in a batch; 0 for none.
         edge_attribute_size: length d_e of an edge's attributes in a batch; 0 for none.
@@ -175,6 +177,7 @@ class ModelConfig:
     head: str = "mlp"
     head_hidden: tuple[int, ...] = (256, 128)
     head_final: int = 64
+    head_norm: bool = True
     structure_size: int = 2
     attribute_size: int = 0
     edge_attribute_size: int = 0
@@ -206,7 +209,7 @@ class ModelConfig:
             )
         if not isinstance(self.latent_scale, Real) or not 0 < self.latent_scale < math.inf:
             raise ValueError(f"latent_scale must be a number above 0; got {self.latent_scale!r}")
-        for name in ("dustbin", "weighted"):
+        for name in ("dustbin", "head_norm", "weighted"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}")
         for name, choices in CHOICES.items():
@@ -338,12 +341,9 @@ def _views(config: ModelConfig) -> list[View]:
 
 def _head(config: ModelConfig) -> nn.Module:
     p = config.latent_vertices
-    widths = [p]  # entries of one latent vertex in each view
-    if config.vertex_width:
-        widths.append(config.vertex_width)
-    if config.edge_width:
-        widths.append(p * config.edge_width)
+    # Entries of one latent vertex in each view.
+    widths = [width for width in (p, config.vertex_width, p * config.edge_width) if width]
+    last = {"final": config.head_final, "normalise": config.head_norm}
     if config.head == "conv":
-        return ConvHead(widths, p, config.outputs, final=config.head_final)
-    sizes = [p * width for width in widths]
-    return MLPHead(sizes, config.outputs, config.head_hidden, config.head_final)
+        return ConvHead(widths, p, config.outputs, **last)
+    return MLPHead([p * width for width in widths], config.outputs, config.head_hidden, **last)

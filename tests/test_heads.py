@@ -18,9 +18,9 @@ def views(seed: int = 0) -> list[torch.Tensor]:
     ]
 
 
-def mlp() -> MLPHead:
+def mlp(**more) -> MLPHead:
     torch.manual_seed(0)
-    return MLPHead([P * P, P * F, P * P * 3], outputs=4, hidden=(6, 7), final=8)
+    return MLPHead([P * P, P * F, P * P * 3], outputs=4, hidden=(6, 7), final=8, **more)
 
 
 def conv(**more) -> ConvHead:
@@ -41,6 +41,15 @@ def test_layer_norm_makes_the_scale_of_a_matrix_irrelevant(head):
     made, given = head(), views()
     scaled = [view * 1000 for view in given]
     assert_close(made(scaled), made(given), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("head", [mlp, conv])
+def test_without_layer_norm_the_scale_is_seen(head):
+    made, given = head(normalise=False), views()
+    outputs = made(given)
+    assert not any(isinstance(module, torch.nn.LayerNorm) for module in made.modules())
+    assert not torch.allclose(made([2 * view for view in given]), outputs, rtol=0.1, atol=0.01)
+    assert_close(made([view[1:2] for view in given]), outputs[1:2])
 
 
 @pytest.mark.parametrize("head", [mlp, conv])

@@ -287,12 +287,25 @@ def test_a_stack_of_models_equals_each_model_alone(encoder):
         ({"capacity": "auto"}, "capacity must be a whole number of at least 1 or None; got 'a"),
         ({"latent_scale": math.nan}, "latent_scale must be a number above 0; got nan"),
         ({"dustbin": "x"}, "dustbin must be True or False; got 'x'"),
+        ({"head_norm": 1}, "head_norm must be True or False; got 1"),
     ],
 )
 @pytest.mark.usefixtures("without_shape_checks")  # which would answer in our place
 def test_settings_of_no_sense_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig(1, **changes)
+
+
+@pytest.mark.parametrize("head", ["mlp", "conv"])
+@pytest.mark.parametrize("norm", [True, False])
+def test_only_without_layer_norm_a_graph_differs_from_two_of_it(head, norm):
+    """Copies are assigned alike: their matrices add up, and LayerNorm takes the factor away."""
+    one = random_graph(9, seed=0)
+    two = nx.disjoint_union(one, one)
+    settings = {"attribute_size": 3, "head": head, "head_norm": norm, "latent_scale": 50.0}
+    model = build(ModelConfig(2, latent_vertices=5, hidden=8, **settings), seed=0).double().eval()
+    single, double_ = model(double(collect([one, two])).batch(torch.arange(2)))
+    assert torch.allclose(single, double_, rtol=0, atol=1e-3) == norm
 
 
 def test_a_batch_without_what_the_network_reads_is_refused():

@@ -25,7 +25,7 @@ from softperm.commands.runs import (
 )
 from softperm.datasets import Dataset, Split, load_dataset
 from softperm.datasets.qm9 import QM9_UNITS
-from softperm.estimators.preparation import feature_statistics
+from softperm.estimators.preparation import choices_of, feature_statistics
 from softperm.folder import write_atomically
 from softperm.lab.problem import METRICS
 from softperm.model import ModelConfig, PiGNN, build
@@ -245,7 +245,7 @@ def _fingerprint(
     problem: Problem, config: ModelConfig, settings: FitConfig, schedule: Schedule
 ) -> str:
     """Identifies a training; more epochs and more time do not change it."""
-    told = [asdict(config), {**asdict(settings), "epochs": None}]
+    told = [choices_of(config), {**asdict(settings), "epochs": None}]
     plan = {**asdict(schedule), "max_time": None}
     if not schedule.decay_floor:  # which trainings begun by 0.2.0 do not have
         del plan["decay_floor"]

@@ -57,6 +57,9 @@ def train(
     normaliser: Annotated[str, Option(help="sinkhorn or softmax.")] = "sinkhorn",
     iterations: Annotated[int, Option(help="Sinkhorn iterations, at most.")] = 100,
     head: Annotated[str, Option(help="mlp or conv.")] = "mlp",
+    head_norm: Annotated[
+        bool, Option(help="LayerNorm before the head; without, it sees how large a graph is.")
+    ] = True,
     epochs: Annotated[int, Option(help="Passes over the training graphs.")] = 300,
     batch_size: Annotated[int, Option(help="Graphs in a mini-batch.")] = 64,
     learning_rate: Annotated[float, Option(help="Of Adam.")] = 1e-3,
@@ -127,7 +130,7 @@ def train(
     model = {
         "latent_vertices": latent_vertices, "hidden": hidden, "encoder": encoder, "layers": layers,
         "dustbin": dustbin, "scaling": scaling, "normaliser": normaliser, "iterations": iterations,
-        "head": head,
+        "head": head, "head_norm": head_norm,
     }  # fmt: skip
     fit = {
         "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate,

@@ -77,6 +77,14 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
+def choices_of(config: ModelConfig) -> dict[str, Any]:
+    """A network's choices, but for those at their default that trainings begun by 0.2.0 lack."""
+    choices = asdict(config)
+    if config.head_norm:
+        del choices["head_norm"]
+    return choices
+
+
 def fingerprint(
     config: ModelConfig,
     task: Task,
@@ -85,7 +93,7 @@ def fingerprint(
     validation: Examples | None,
 ) -> str:
     """Identifies a training: a change of settings or data changes it; more epochs do not."""
-    text = json.dumps([asdict(config), repr(task), {**asdict(settings), "epochs": None}])
+    text = json.dumps([choices_of(config), repr(task), {**asdict(settings), "epochs": None}])
     digest = hashlib.sha256(text.encode())
     graphs = train.graphs
     tensors = {f.name: getattr(graphs, f.name) for f in fields(graphs)}

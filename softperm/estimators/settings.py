@@ -31,6 +31,8 @@ class EstimatorSettings(BaseEstimator):
         normaliser: ``sinkhorn``, or ``softmax`` over latent vertices.
         iterations: at most how many Sinkhorn iterations.
         head: ``mlp``, or ``conv`` over consecutive latent vertices.
+        head_norm: LayerNorm before the head, as in the paper. Without it the head sees how large a
+            graph is, which helps where targets grow with it, as energies do.
         epochs: passes over the training graphs.
         batch_size: graphs in a mini-batch.
         learning_rate: of Adam.
@@ -61,6 +63,7 @@ class EstimatorSettings(BaseEstimator):
         normaliser: Literal["sinkhorn", "softmax"] = "sinkhorn",
         iterations: int = 100,
         head: Literal["mlp", "conv"] = "mlp",
+        head_norm: bool = True,
         epochs: int = 300,
         batch_size: int = 64,
         learning_rate: float = 1e-3,
@@ -84,6 +87,7 @@ class EstimatorSettings(BaseEstimator):
         self.normaliser = normaliser
         self.iterations = iterations
         self.head = head
+        self.head_norm = head_norm
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -119,7 +123,7 @@ class EstimatorSettings(BaseEstimator):
     def _choices(self) -> dict[str, Any]:
         """The settings that are also the model's."""
         names = ("latent_vertices", "hidden", "encoder", "layers", "dustbin", "scaling")
-        names += ("normaliser", "iterations", "head")
+        names += ("normaliser", "iterations", "head", "head_norm")
         return {name: plain(getattr(self, name)) for name in names}
 
     def _fit_config(self) -> FitConfig:

@@ -9,6 +9,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 from samples import rings_and_cliques, run_command, same_weights, write_json_lines
+from torch import nn
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.commands import runs
@@ -183,6 +184,12 @@ def test_capacity_may_be_auto_none_or_a_number(text, capacity, data, tmp_path):
     done = run_command("train", data, "--out", tmp_path, *FAST, "--capacity", text)
     assert done.exit_code == 0, done.output
     assert PiGNNClassifier.load(tmp_path / "model").model_.config.capacity == capacity
+
+
+def test_the_head_may_do_without_layer_norm(data, tmp_path):
+    assert run_command("train", data, "--out", tmp_path, "--no-head-norm", *FAST).exit_code == 0
+    model = PiGNNClassifier.load(tmp_path / "model").model_
+    assert not any(isinstance(module, nn.LayerNorm) for module in model.modules())
 
 
 def test_warnings_are_lines_that_the_log_keeps(tmp_path):
