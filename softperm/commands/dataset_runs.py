@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from softperm.commands.runs import (
 )
 from softperm.datasets import Dataset, Split, load_dataset
 from softperm.datasets.qm9 import QM9_UNITS
-from softperm.estimators.preparation import choices_of, feature_statistics
+from softperm.estimators.preparation import feature_statistics, identity_of
 from softperm.folder import write_atomically
 from softperm.lab.problem import METRICS
 from softperm.model import ModelConfig, PiGNN, build
@@ -245,12 +245,13 @@ def _fingerprint(
     problem: Problem, config: ModelConfig, settings: FitConfig, schedule: Schedule
 ) -> str:
     """Identifies a training; more epochs and more time do not change it."""
-    told = [choices_of(config), {**asdict(settings), "epochs": None}]
-    plan = {**asdict(schedule), "max_time": None}
-    if not schedule.decay_floor:  # which trainings begun by 0.2.0 do not have
-        del plan["decay_floor"]
-    told += [plan, repr(problem.task), problem.targets]
-    digest = hashlib.sha256(json.dumps([*told, problem.dataset.fingerprint]).encode())
+    asked = [
+        identity_of(config),
+        {**identity_of(settings), "epochs": None},
+        {**identity_of(schedule), "max_time": None},
+    ]
+    asked += [repr(problem.task), problem.targets, problem.dataset.fingerprint]
+    digest = hashlib.sha256(json.dumps(asked).encode())
     for field in fields(problem.split):
         part = getattr(problem.split, field.name)
         digest.update(part.to(torch.int64).numpy().tobytes())

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from softperm.model import ModelConfig
-from softperm.training.fit import Examples, FitConfig
+from softperm.training.fit import Examples, FitConfig, Schedule
 from softperm.training.tasks import Task
 
 
@@ -77,12 +77,13 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def choices_of(config: ModelConfig) -> dict[str, Any]:
-    """A network's choices, but for those at their default that trainings begun by 0.2.0 lack."""
-    choices = asdict(config)
-    if config.head_norm:
-        del choices["head_norm"]
-    return choices
+LATER = {"head_norm": True, "decay_floor": 0.0}
+"""Settings that trainings begun by 0.2.0 do not know, at what they did."""
+
+
+def identity_of(settings: ModelConfig | FitConfig | Schedule) -> dict[str, Any]:
+    """Settings as a fingerprint has them: without those of :data:`LATER` that change nothing."""
+    return {k: v for k, v in asdict(settings).items() if k not in LATER or v != LATER[k]}
 
 
 def fingerprint(
@@ -93,7 +94,7 @@ def fingerprint(
     validation: Examples | None,
 ) -> str:
     """Identifies a training: a change of settings or data changes it; more epochs do not."""
-    text = json.dumps([choices_of(config), repr(task), {**asdict(settings), "epochs": None}])
+    text = json.dumps([identity_of(config), repr(task), {**identity_of(settings), "epochs": None}])
     digest = hashlib.sha256(text.encode())
     graphs = train.graphs
     tensors = {f.name: getattr(graphs, f.name) for f in fields(graphs)}

@@ -1,6 +1,7 @@
 """Estimators in folders: the same predictions after loading, or one sentence."""
 
 import json
+from dataclasses import asdict
 
 import networkx as nx
 import numpy as np
@@ -10,8 +11,11 @@ from safetensors.torch import load_file
 from samples import FAST, labelled_path, random_graph, rings_and_cliques, same_weights
 
 from softperm import PiGNN, PiGNNClassifier, PiGNNRegressor
+from softperm.estimators.preparation import identity_of
 from softperm.folder import FolderError, write_folder
 from softperm.graphs import as_graphs
+from softperm.model import ModelConfig
+from softperm.training.settings import Schedule
 
 DRAWN, KIND = rings_and_cliques(10)
 GRAPHS = as_graphs(DRAWN)
@@ -178,3 +182,14 @@ def test_a_graph_of_one_vertex_survives_saving(tmp_path):
     made.save(tmp_path)
     alone = [nx.empty_graph(1)]
     assert (PiGNNClassifier.load(tmp_path).transform(alone) == made.transform(alone)).all()
+
+
+def test_settings_that_came_later_leave_trainings_begun_before_what_they_are():
+    before = {"head_norm", "decay_floor"}
+    for usual, other in (
+        (ModelConfig(1), ModelConfig(1, head_norm=False)),
+        (Schedule(decay=0.5), Schedule(decay=0.5, decay_floor=1e-5)),
+    ):
+        assert not before & identity_of(usual).keys()
+        assert before & identity_of(other).keys()
+        assert {**identity_of(usual), **identity_of(other)} == asdict(other)
