@@ -287,17 +287,21 @@ class Stack:
             )
 
     def results(self) -> list[FitResult]:
-        """Gives each model the parameters of its best epoch; returns what training gave."""
-        curves = {name: values[:, : self.epoch].cpu() for name, values in self.board.curves.items()}
+        """Gives each model the parameters of its best epoch; returns what training gave.
+
+        The curve of a model whose patience ended before the others' ends there, as if alone.
+        """
+        curves = {name: values.cpu() for name, values in self.board.curves.items()}
         best = {**rows_apart(self.board.best[""], self.params), **self.board.best}
         best_epoch = self.board.best_epoch.tolist()
+        last = [min(self.epoch, k + (self.config.patience or self.epoch)) for k in best_epoch]
+        seconds = self.seconds / max(sum(last), 1)
         stopped = not self.finished
         made = []
         for m, model in enumerate(self.models):
             model.load_state_dict({name: best[name][m] for name in model.state_dict()})
             model.eval()
-            seconds = self.seconds / max(self.epoch, 1) / len(self.models)
-            columns = zip(*(values[m].tolist() for values in curves.values()), strict=True)
+            columns = zip(*(row[m, : last[m]].tolist() for row in curves.values()), strict=True)
             curve = tuple(
                 Epoch(number, train, loss, score, seconds)
                 for number, (train, loss, score) in enumerate(columns, start=1)
