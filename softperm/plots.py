@@ -9,12 +9,16 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch_geometric.data import Data
 
 from softperm.folder import write_atomically
 from softperm.training.fit import Epoch
+
+WIDE = 50
+"""Largest figure over the smallest above which an axis is logarithmic."""
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -37,10 +41,22 @@ def training_curve(curve: Sequence[Epoch], best_epoch: int) -> Figure:
         axes[0, 1].plot(numbers, [epoch.validation_score for epoch in curve], color="C2")
         axes[0, 1].set(xlabel="epoch", ylabel="validation score")
     for axis in axes[0]:
+        log_where_wide(axis)
         axis.axvline(best_epoch, color="0.7", linestyle="--", linewidth=1, zorder=0)
     axes[0, 0].set(xlabel="epoch", ylabel="loss")
     axes[0, 0].legend(title=f"best epoch {best_epoch}", frameon=False)
     return figure
+
+
+def log_where_wide(axis: Axes) -> None:
+    """Makes the y-axis logarithmic where its lines, all above zero, fall or grow beyond a look.
+
+    A loss that falls to a thousandth of its first epoch's is a flat line otherwise.
+    """
+    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
+    figures = np.concatenate([line[np.isfinite(line)] for line in drawn])
+    if len(figures) and 0 < WIDE * figures.min() < figures.max():
+        axis.set_yscale("log")
 
 
 def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figure:

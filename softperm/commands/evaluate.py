@@ -91,7 +91,7 @@ def evaluate(
     from dataclasses import asdict, replace  # a misspelt recipe has not waited for torch
 
     from softperm.lab.protocol import Rules, contender_of
-    from softperm.lab.report import metric_name, numbers, shown, write_report
+    from softperm.lab.report import numbers, shown, write_report
     from softperm.lab.tables import cells_of
 
     changes = {"epochs": epochs, "criterion": criterion}
@@ -138,7 +138,7 @@ def evaluate(
             for sentence in sentences:
                 log(sentence)
             for cell in cells_of(found):
-                log(f"{cell.dataset}, {cell.model}: {metric_name(cell)}: {shown(cell)}")
+                log(f"{cell.dataset}, {cell.model}: {cell.metric_name}: {shown(cell)}")
         if records:
             done, left = _finished(out, records)
             made = write_report(done, out, chosen.title, list(dict.fromkeys([*failed, *left])))

@@ -8,23 +8,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from softperm.datasets.catalogue import known_names
-from softperm.datasets.qm9 import QM9_UNITS
 from softperm.folder import write_atomically
+from softperm.lab.curves import curves
 from softperm.lab.page import Page
 from softperm.lab.recipes import quoted
 from softperm.lab.records import Record
 from softperm.lab.systems import find_system, system_names
-from softperm.lab.tables import Cell, cells_of, paired_tests
-
-PER_CENT = ("accuracy", "roc_auc", "average_precision")
-NAMES = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
-FEW = 6
-"""Systems of a picture that shows spreads and has room for its legend, at most."""
+from softperm.lab.tables import PER_CENT, Cell, cells_of, paired_tests
 
 
 def write_report(
@@ -81,16 +74,9 @@ def _rank(model: str) -> tuple[int, str]:
     return system_names().index(base), variant
 
 
-def metric_name(cell: Cell) -> str:
-    """What a cell's numbers are, with their unit."""
-    data, _, target = cell.dataset.partition("-")
-    unit = QM9_UNITS.get(target) if (data, cell.metric) == ("QM9", "mae") else None
-    return NAMES.get(cell.metric, cell.metric) + (f", {unit}" if unit else "")
-
-
 def shown(cell: Cell) -> str:
     """Mean ± standard deviation if there is one, in per cent where the score is a share."""
-    if cell.metric in PER_CENT:
+    if cell.factor == 100:
         mean, std = f"{100 * cell.mean:.1f}", f"{100 * cell.std:.1f}"
     else:
         mean, std = f"{cell.mean:.4g}", f"{cell.std:.2g}"
@@ -119,7 +105,7 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
     """One line for each cell: errors, the distance to the paper, cost and place."""
     made = []
     for cell in cells:
-        factor = 100 if cell.metric in PER_CENT else 1
+        factor = cell.factor
         several = len(cell.scores) > 1
         paper = quoted(cell.dataset, cell.model)
         gap = ""
@@ -128,8 +114,8 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
         made.append(
             {
                 "dataset": cell.dataset,
-                "model": _title(cell.model),
-                "metric": metric_name(cell),
+                "model": cell.title,
+                "metric": cell.metric_name,
                 "mean": f"{factor * cell.mean:.4g}",
                 "std": f"{factor * cell.std:.3g}" if several else "",
                 "standard error": f"{factor * cell.error:.3g}" if several else "",
@@ -232,39 +218,9 @@ def as_csv(cells: Sequence[Cell]) -> str:
             writer.writerow([*what, k, repr(score), cell.runs, "measured"])
         paper = quoted(cell.dataset, cell.model)
         if paper is not None and paper.mean is not None:
-            mean = paper.mean / (100 if cell.metric in PER_CENT else 1)
+            mean = paper.mean / cell.factor
             writer.writerow([*what, "", f"{mean:.10g}", "", "quoted"])
     return text.getvalue()
-
-
-def curves(cells: Sequence[Cell]) -> Figure | None:
-    """Validation loss and score of the final runs over epochs: the mean, and of few the spread."""
-    shown = [cell for cell in cells if any(r.curve for r in cell.records)]
-    if not shown:
-        return None
-    few = len(shown) <= FEW
-    figure = Figure(figsize=(11 if few else 14, max(3.8, 0.25 * len(shown))), layout="constrained")
-    axes = figure.subplots(1, 2)
-    styles = [(f"C{k % 10}", ("-", "--", ":", "-.")[k // 10 % 4]) for k in range(len(shown))]
-    for cell, (color, dashes) in zip(shown, styles, strict=True):
-        for axis, name in zip(axes, ("validation_loss", "validation_score"), strict=True):
-            rows = [r.curve[name] for r in cell.records if r.curve]
-            length = min(map(len, rows))
-            table = np.array([row[:length] for row in rows], dtype=float)  # (runs, epochs)
-            defined = np.isfinite(table).any(0)
-            table, epochs = table[:, defined], np.flatnonzero(defined) + 1
-            axis.plot(epochs, np.nanmean(table, 0), dashes, color=color, label=_title(cell.model))
-            if few and defined.any():
-                low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
-                axis.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axis.set(xlabel="epoch", ylabel=name.replace("_", " "), title=cell.dataset)
-    if few:
-        axes[1].legend(frameon=False)
-    else:
-        named = axes[1].get_legend_handles_labels()
-        figure.legend(*named, frameon=False, loc="outside right center")
-    return figure
 
 
 def _page(

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from softperm.datasets.qm9 import QM9_UNITS
 from softperm.lab.records import Record
 from softperm.lab.systems import Kernel, find_system
+
+PER_CENT = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
+"""Scores that are shares, as tables call them."""
 
 
 class UnfinishedError(ValueError):
@@ -48,6 +52,23 @@ class Cell:
     memory: int
     devices: tuple[str, ...]
     records: tuple[Record, ...]
+
+    @property
+    def title(self) -> str:
+        """The system as tables call it."""
+        return find_system(self.model).title
+
+    @property
+    def factor(self) -> int:
+        """From scores to the figures of tables: per cent where a score is a share."""
+        return 100 if self.metric in PER_CENT else 1
+
+    @property
+    def metric_name(self) -> str:
+        """What those figures are, with their unit."""
+        data, _, target = self.dataset.partition("-")
+        unit = QM9_UNITS.get(target) if (data, self.metric) == ("QM9", "mae") else None
+        return PER_CENT.get(self.metric, self.metric) + (f", {unit}" if unit else "")
 
     @property
     def mean(self) -> float:

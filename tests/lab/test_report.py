@@ -10,8 +10,9 @@ from lab.test_tables import OTHER, SCORES, record, table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from softperm.lab import report
+from softperm.lab.curves import curves
 from softperm.lab.recipes import quoted
-from softperm.lab.report import curves, details, latex, markdown, metric_name, shown, write_report
+from softperm.lab.report import details, latex, markdown, shown, write_report
 from softperm.lab.tables import cells_of
 
 RECORDS = [*table(SCORES), *table(OTHER, "pi-gnn-d")]
@@ -35,7 +36,7 @@ def test_one_run_has_no_deviation():
 def test_errors_have_a_unit():
     (cell,) = cells_of(table(SCORES))
     energy = replace(cell, dataset="QM9-u0", metric="mae")
-    names = [metric_name(c) for c in (cell, energy, replace(energy, dataset="mine-u0"))]
+    names = [c.metric_name for c in (cell, energy, replace(energy, dataset="mine-u0"))]
     assert names == ["accuracy, %", "mae, Hartree", "mae"]
 
 
@@ -165,3 +166,36 @@ def test_losses_that_are_never_defined_leave_the_scores_curve():
     figure = curves(cells_of([replace(r, curve=curve) for r in table(SCORES)]))
     assert figure is not None
     assert [len(axis.get_lines()[0].get_xdata()) for axis in figure.axes] == [0, 2]
+
+
+def test_runs_that_stopped_early_count_in_curves_as_long_as_they_lasted():
+    short = {"validation_loss": [1.0, 2.0], "validation_score": [0.5, 0.5]}
+    long = {"validation_loss": [3.0, 4.0, 5.0, 6.0], "validation_score": [0.5] * 4}
+    first, *others = table(SCORES)
+    records = [replace(first, curve=short), *(replace(r, curve=long) for r in others)]
+    figure = curves(cells_of(records))
+    assert figure is not None
+    (line,) = figure.axes[0].get_lines()
+    share = 1 / len(records)
+    expected = [3 - 2 * share, 4 - 2 * share, 5, 6]
+    np.testing.assert_allclose(np.asarray(line.get_ydata()), expected)
+
+
+@pytest.mark.parametrize(("last", "scale"), [(0.1, "linear"), (1e-4, "log"), (0.0, "linear")])
+def test_errors_that_fall_by_orders_of_magnitude_are_drawn_on_a_logarithmic_axis(last, scale):
+    curve = {"validation_loss": [0.3, 0.2], "validation_score": [1.0, last]}
+    made = [replace(r, curve=curve, metric="mae") for r in table(SCORES)]
+    made = [replace(r, run=replace(r.run, dataset="QM9-u0")) for r in made]
+    figure = curves(cells_of(made))
+    assert figure is not None
+    loss, error = figure.axes
+    assert (loss.get_yscale(), error.get_yscale()) == ("linear", scale)
+    assert error.get_ylabel() == "validation mae, Hartree"
+
+
+def test_shares_are_drawn_in_per_cent():
+    curve = {"validation_loss": [0.3, 0.2], "validation_score": [0.5, 0.75]}
+    figure = curves(cells_of([replace(r, curve=curve) for r in table(SCORES)]))
+    assert figure is not None
+    assert figure.axes[1].get_ylabel() == "validation accuracy, %"
+    np.testing.assert_allclose(np.asarray(figure.axes[1].get_lines()[0].get_ydata()), [50, 75])

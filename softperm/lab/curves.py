@@ -1,0 +1,58 @@
+"""Training curves of many systems as one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from softperm.lab.tables import Cell
+from softperm.plots import log_where_wide
+
+FEW = 6
+"""Systems of a picture that shows spreads and has room for its legend, at most."""
+
+
+def curves(cells: Sequence[Cell]) -> Figure | None:
+    """Validation loss and score of the final runs over epochs: the mean, and of few the spread.
+
+    Runs whose patience ended count as long as they lasted.
+
+    Args:
+        cells: systems on one dataset.
+
+    Returns:
+        The picture; None if no system has epochs.
+    """
+    shown = [cell for cell in cells if any(r.curve for r in cell.records)]
+    if not shown:
+        return None
+    few = len(shown) <= FEW
+    figure = Figure(figsize=(11 if few else 14, max(3.8, 0.25 * len(shown))), layout="constrained")
+    axes = figure.subplots(1, 2)
+    styles = [(f"C{k % 10}", ("-", "--", ":", "-.")[k // 10 % 4]) for k in range(len(shown))]
+    panels = {"validation_loss": ("loss", 1), "validation_score": ("", 1)}
+    for cell, (color, dashes) in zip(shown, styles, strict=True):
+        panels["validation_score"] = (cell.metric_name, cell.factor)
+        for axis, (name, (label, factor)) in zip(axes, panels.items(), strict=True):
+            rows = [r.curve[name] for r in cell.records if r.curve]
+            table = factor * np.array(list(zip_longest(*rows)), dtype=float).T  # (runs, epochs)
+            defined = np.isfinite(table).any(0)
+            table, epochs = table[:, defined], np.flatnonzero(defined) + 1
+            axis.plot(epochs, np.nanmean(table, 0), dashes, color=color, label=cell.title)
+            if few and defined.any():
+                low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
+                axis.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
+            axis.set(xlabel="epoch", ylabel=f"validation {label}", title=cell.dataset)
+    for axis in axes:
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        log_where_wide(axis)
+    if few:
+        axes[1].legend(frameon=False)
+    else:
+        named = axes[1].get_legend_handles_labels()
+        figure.legend(*named, frameon=False, loc="outside right center")
+    return figure
