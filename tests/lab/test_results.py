@@ -33,6 +33,8 @@ SAID = {
     "20 iterations": "20-iterations",
     "convolution head": "conv-head",
     "weight decay 0.001": "weight-decay",
+    "no LayerNorm before the head": "no-norm",
+    "learning rate of 0.0001": "slower",
 }
 """Variants as the prose calls them."""
 
@@ -84,6 +86,42 @@ def test_the_readmes_classification_is_measured():
 
 def test_the_readmes_encoders_are_measured():
     assert table_after(README, "| accuracy, %, with other encoders") == measured("encoders")
+
+
+def test_the_readmes_molecules_are_measured():
+    calls = {"QM9, U0": "u0", "QM9, G": "g298", "QM9, α": "alpha", "QM9, ZPVE": "zpve"}
+    said = {
+        (row, f"QM9-{calls[column]}" if column in calls else column): cell
+        for (row, column), cell in table_after(README, "| molecules, one H200").items()
+        if row  # not that of the units
+    }
+    found = measured("molecules")
+    for folder in ("qm9-shortfalls", "ogb-shortfalls"):
+        found |= {at: cell for at, cell in measured(folder).items() if at[0] == "π-GNN, no-norm"}
+    ours = {(row.partition(" (`")[0], column): cell for (row, column), cell in said.items()}
+    renamed = {(row.replace("no LayerNorm", "no-norm"), c): cell for (row, c), cell in ours.items()}
+    assert renamed == found
+
+
+def test_what_was_tried_on_molhiv_is_measured():
+    said = table_after(DOCS, "| ogbg-molhiv, test ROC-AUC, %")
+    ours = {row: cell for (row, _), cell in said.items()}
+    found = measured("ogb-shortfalls")
+    for row in [row for row in ours if "encoder" in row]:
+        assert ours.pop(row) == found[f"π-GNN ({row.partition(' ')[0]})", "ogbg-molhiv"]
+    assert {SAID[row]: cell for row, cell in ours.items()} == variants(
+        found, "π-GNN", "ogbg-molhiv"
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "target"),
+    [("U0, Ha", "u0"), ("G, Ha", "g298"), ("α, bohr³", "alpha"), ("ZPVE, Ha", "zpve")],
+)
+def test_what_was_tried_on_qm9_is_measured(column, target):
+    said = table_after(DOCS, "| QM9, test error, one seed")
+    ours = {SAID.get(row, row): cell for (row, c), cell in said.items() if c == column}
+    assert ours == variants(measured("qm9-shortfalls"), "π-GNN", f"QM9-{target}")
 
 
 @pytest.mark.parametrize("model", ["π-GNN", "π-GNN-d"])
