@@ -8,7 +8,8 @@ import math
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Record:
 
         The curve of a training that only chose, which need not be kept, does not count.
         """
-        content = asdict(self)
+        content = _fields(self)
         del content["circumstances"]
         if self.run.stage == "selection":
             content["curve"] = {}
@@ -115,7 +116,7 @@ class Record:
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Writes the records of one stack, all of them or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (_line({"format": FORMAT, **asdict(record)}) for record in records)
+    lines = (_line({"format": FORMAT, **_fields(record)}) for record in records)
     write_atomically(path, b"".join(line + b"\n" for line in lines))
 
 
@@ -133,8 +134,8 @@ def find_records(folder: Path) -> Iterator[Record]:
     seen: set[str] = set()
     for path in sorted(folder.rglob("*.jsonl")):
         for record in read_records(path):
-            if record.digest not in seen:
-                seen.add(record.digest)
+            if (digest := record.digest) not in seen:
+                seen.add(digest)
                 yield record
 
 
@@ -183,19 +184,25 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _line(content: Any) -> bytes:
-    return json.dumps(_plain(content), sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+def _line(content: dict[str, Any]) -> bytes:
+    """JSON with NaN and infinities as null, which every reader takes."""
+    encode = partial(json.dumps, default=_fields, sort_keys=True, ensure_ascii=False)
+    try:
+        return encode(content, allow_nan=False).encode()
+    except ValueError:  # few records have any
+        return encode(_finite(json.loads(encode(content)))).encode()
 
 
-def _plain(value: Any) -> Any:
-    """The same with NaN and infinities as null, which every JSON reader takes."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
+def _fields(record: Any) -> dict[str, Any]:
+    return {f.name: getattr(record, f.name) for f in fields(record)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -16,6 +16,8 @@ from softperm.lab.systems import Kernel, find_system
 
 PER_CENT = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
 """Scores that are shares, as tables call them."""
+EXACT = 16
+"""Folds of which all signs are tried, at most."""
 
 
 class UnfinishedError(ValueError):
@@ -229,14 +231,29 @@ def _same(values: Sequence[str], otherwise: str) -> None:
 
 
 def _paired_test(a: Cell, b: Cell) -> PairedTest:
-    gaps = np.array(a.scores) - np.array(b.scores)  # (folds,)
+    gaps = np.round(np.array(a.scores) - np.array(b.scores), 12)  # (folds,); equal ones are equal
     variance = gaps.var(ddof=1)
     p = w = 1.0
     if gaps.any():
-        w = float(np.asarray(stats.wilcoxon(gaps, zero_method="zsplit"))[1])
+        w = _wilcoxon(gaps)
         p = 0.0
     if variance > 0:
         k = len(gaps)
         t = gaps.mean() / math.sqrt((1 / k + 1 / (k - 1)) * variance)
         p = float(2 * stats.t.sf(abs(t), k - 1))
     return PairedTest(a.dataset, a.metric, a.model, b.model, float(gaps.mean()), p, w)
+
+
+def _wilcoxon(gaps: np.ndarray) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test over all signs that few gaps can have.
+
+    Gaps may be equal or zero (each zero is half a win and half a loss).
+    """
+    if len(gaps) > EXACT:
+        return float(np.asarray(stats.wilcoxon(gaps, zero_method="zsplit"))[1])
+    ranks = stats.rankdata(abs(gaps))
+    sums = np.zeros(1)  # of the ranks of wins, for each choice of signs
+    for rank in ranks[gaps != 0]:
+        sums = np.concatenate([sums, sums + rank])
+    won = ranks[gaps > 0].sum()
+    return float(min(1.0, 2 * min((sums <= won).mean(), (sums >= won).mean())))

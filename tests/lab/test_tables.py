@@ -91,6 +91,31 @@ def test_paired_tests_agree_with_scipy_and_with_the_correction():
     np.testing.assert_allclose(found.wilcoxon, stats.wilcoxon(gaps).pvalue)
 
 
+def wilcoxon_of(gaps: np.ndarray) -> float:
+    """What the paired test by Wilcoxon says of two systems with these gaps."""
+    first, second = table(0.5 + gaps[:, None]), table(np.full((len(gaps), 1), 0.5), "gin")
+    records = [replace(r, run=replace(r.run, folds=len(gaps))) for r in [*first, *second]]
+    (found,) = paired_tests(cells_of(records))
+    return found.wilcoxon
+
+
+@pytest.mark.parametrize("folds", [2, 3, 10, 12, 20])
+@pytest.mark.parametrize("steps", [1, 3, 30])
+def test_folds_with_equal_and_zero_gaps_are_tested_as_scipy_does(folds, steps):
+    generator = np.random.default_rng(folds)
+    for _ in range(3):
+        gaps = generator.integers(-steps, steps + 1, folds) / 64
+        gaps[0] = 1 / 64  # not all zero
+        expected = stats.wilcoxon(gaps, zero_method="zsplit").pvalue
+        np.testing.assert_allclose(wilcoxon_of(gaps), expected)
+
+
+def test_gaps_that_only_rounding_tells_apart_are_equal():
+    gaps = np.array([1, 1, 1, 1, -1, -1, 2, 0, 1, 0]) / 64
+    noise = 1e-15 * np.random.default_rng(0).normal(size=10)
+    assert wilcoxon_of(gaps + noise) == wilcoxon_of(gaps)
+
+
 @pytest.mark.parametrize(
     ("models", "pairs"),
     [
