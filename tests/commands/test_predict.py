@@ -74,7 +74,7 @@ def test_answers_and_numbers_have_a_column_each(data, tmp_path):
     ).tolist()
 
 
-def test_columns_are_called_by_the_targets_of_a_run(tmp_path):
+def test_columns_are_called_by_the_targets_of_a_run(one_quick_picture, tmp_path):
     rows = [f"{'C' * n},{n},{n / 2}" for n in range(1, 9)]
     molecules = tmp_path / "molecules.csv"
     molecules.write_text("\n".join(["smiles,size,half", *rows]))

@@ -30,10 +30,11 @@ def together():
 
 
 def test_criteria_by_which_learning_rates_fall_are_trainings_of_their_own():
-    falling = tuple({**c, "decay": 0.1, "decay_patience": 1} for c in GIN.configurations)
+    some = [c for c in GIN.configurations if c["dropout"] == 0.5]
+    falling = tuple({**c, "decay": 0.1, "decay_patience": 1} for c in some)
     (job,) = selection_jobs(ONE_FOLD, Contender("gin", falling), RULES)
     together = {key_of(r.run.configuration): r for r in ended(working(job, ONE_FOLD, "cpu"))}
-    assert len(together) == 12
+    assert len(together) == 6
     for job in selection_jobs(ONE_FOLD, Contender("gin", falling), replace(RULES, stack=1)):
         (alone,) = ended(working(job, ONE_FOLD, "cpu"))
         shared = together[key_of(alone.run.configuration)]
