@@ -78,7 +78,13 @@ def as_labels(value: Any, field: str, where: str) -> Labels | None:
     """A whole array or list of discrete labels, one row for each vertex or edge."""
     if isinstance(value, (list, tuple)) and not all(isinstance(v, (list, tuple)) for v in value):
         return _codes(value, field, where, lambda k: f"{_owner(field)} {k}")
-    array = _array(value)
+    try:
+        array = _array(value)
+    except ValueError:
+        raise ValueError(
+            f"{where}: {field} has rows of several lengths; expected one row for each "
+            f"{_owner(field)}, all of one length"
+        ) from None
     if array.dtype.kind == "U" and array.ndim == 1:
         return array.tolist()
     if array.dtype.kind not in "biu" or array.ndim not in (1, 2):

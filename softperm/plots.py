@@ -54,7 +54,7 @@ def log_where_wide(axis: Axes) -> None:
     A loss that falls to a thousandth of its first epoch's is a flat line otherwise.
     """
     drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
-    figures = np.concatenate([line[np.isfinite(line)] for line in drawn])
+    figures = np.concatenate([np.zeros(0), *(line[np.isfinite(line)] for line in drawn)])
     if len(figures) and 0 < WIDE * figures.min() < figures.max():
         axis.set_yscale("log")
 

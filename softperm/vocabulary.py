@@ -78,7 +78,7 @@ class Vocabulary:
         Raises:
             ValueError: a graph with other fields, or of other sizes, than those of training.
         """
-        self._check(graphs)
+        self.check(graphs)
         sizes = torch.tensor([graph.num_nodes for graph in graphs])
         edge_sizes = torch.tensor([count_edges(graph) for graph in graphs])
         ptr, edge_ptr = _ptr(sizes), _ptr(edge_sizes)
@@ -145,8 +145,8 @@ class Vocabulary:
         columns = {k: tuple(map(tuple, config[k])) for k in ("labels", "edge_labels")}
         return cls(**{**config, **columns})
 
-    def _check(self, graphs: Sequence[Data]) -> None:
-        """Raise unless every graph carries what the training graphs did."""
+    def check(self, graphs: Sequence[Data]) -> None:
+        """Raise ValueError unless every graph carries what the training graphs did."""
         if not graphs:
             raise ValueError("expected at least one graph, got none")
         trained = {

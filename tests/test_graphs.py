@@ -237,6 +237,12 @@ def test_edges_of_a_graph_without_edges_carry_nothing():
     assert set(as_graphs([bare, full])[0].keys()) == {"edge_index", "num_nodes"}
 
 
+def test_labels_in_rows_of_several_lengths_name_the_graph():
+    odd = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2, label=[[1], [1, 2]])
+    with pytest.raises(ValueError, match="graph 0: label has rows of several lengths"):
+        as_graphs([odd])
+
+
 DIRECTED = {
     "DiGraph": nx.DiGraph([(0, 1), (1, 2), (2, 1)]),
     "MultiDiGraph": nx.MultiDiGraph([(0, 1), (1, 2), (2, 1)]),

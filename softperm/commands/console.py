@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import math
@@ -96,6 +97,15 @@ def called(ids: Sequence[str]) -> Iterator[None]:
             if renamed(words) == words:
                 raise
             raise ValueError(renamed(words)) from None
+
+
+def names_in(text: str) -> list[str]:
+    """Names with commas between; a name that has a comma itself stands in double quotes.
+
+    >>> names_in('size, "log P, measured"')
+    ['size', 'log P, measured']
+    """
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
 
 
 def ready_file(path: Path) -> None:

@@ -14,13 +14,14 @@ import numpy as np
 from torch_geometric.data import Data
 
 from softperm import plots
-from softperm.commands.console import as_text
+from softperm.commands.console import as_text, called
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.estimators.preparation import hold_out
 from softperm.files import GraphFile
 from softperm.folder import write_atomically
 from softperm.training.checkpoint import read_checkpoint
 from softperm.training.fit import Epoch
+from softperm.vocabulary import Vocabulary
 
 Estimator = PiGNNClassifier | PiGNNRegressor
 
@@ -75,7 +76,9 @@ def train_run(
     say_if_resumed(out, log)
     if not (out / CHECKPOINT).exists():  # else it may turn out to be of another training
         write_atomically(out / "config.json", config)
-    estimator.fit([file.graphs[i] for i in rest], y[rest])
+    _check_test_part(file, rest, test)
+    with called([file.ids[i] for i in rest]):
+        estimator.fit([file.graphs[i] for i in rest], y[rest])
     if estimator.interrupted_:
         log("stopping: the model is scored and written")
     result: dict[str, Any] = {
@@ -88,7 +91,8 @@ def train_run(
         "train_score": estimator.score([file.graphs[i] for i in rest], y[rest]),
     }
     if len(test) and not estimator.interrupted_:
-        result["test_score"] = estimator.score([file.graphs[i] for i in test], y[test])
+        with called([file.ids[i] for i in test]):
+            result["test_score"] = estimator.score([file.graphs[i] for i in test], y[test])
         result["test_graphs"] = len(test)
     result["seconds"] = training_seconds(estimator.curve_)
     write_atomically(out / "config.json", config)
@@ -97,6 +101,21 @@ def train_run(
         write_atomically(out / "result.json", as_text(result).encode())
         (out / CHECKPOINT).unlink(missing_ok=True)
     return result
+
+
+def _check_test_part(file: GraphFile, rest: np.ndarray, test: np.ndarray) -> None:
+    """Raises ValueError if no graph to learn from carries what one of the test part does."""
+    if not len(test):
+        return
+    learnt = Vocabulary.learn([file.graphs[i] for i in rest])
+    try:
+        with called([file.ids[i] for i in test]):
+            learnt.check([file.graphs[i] for i in test])
+    except ValueError as problem:
+        raise ValueError(
+            f"{problem}: it fell into the test part, and none like it is left to learn from; "
+            "choose another --seed, or --test-fraction 0"
+        ) from None
 
 
 def _write(
@@ -150,8 +169,9 @@ def _draw_some(estimator: Estimator, file: GraphFile, folder: Path) -> int:
     """Pictures of a handful of graphs; how many."""
     chosen = worth_drawing(np.array([graph.num_nodes for graph in file.graphs]))
     graphs = [file.graphs[i] for i in chosen]
-    made = estimator.permutations(graphs) if graphs else []
     ids = [str(file.ids[i]) for i in chosen]
+    with called(ids):
+        made = estimator.permutations(graphs) if graphs else []
     names = ids if all(i.isdecimal() for i in ids) else [str(i + 1) for i in chosen]
     draw(graphs, made, [f"graph {i}" for i in ids], names, folder)
     return len(chosen)

@@ -82,6 +82,13 @@ def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
     several = f"of {len(column)} graphs"
     if column.dtype.kind == "U":
         numbers = sum(as_number(value) is not None for value in column)
+        commas = [value for value in column if as_number(value) is None and _decimal_comma(value)]
+        if len(commas) >= len(column) / 2:
+            warnings.warn(
+                f"target {target} is {str(commas[0])!r} and the like for {len(commas)} {several}, which "
+                "are taken for classes: if these are numbers, write them with a decimal point",
+                stacklevel=3,
+            )
         if len(column) / 2 <= numbers < len(column):
             graph, word = _first_word(column, file)
             warnings.warn(
@@ -89,6 +96,10 @@ def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
                 f"{graph}: all are taken for classes",
                 stacklevel=3,
             )
+
+
+def _decimal_comma(word: str) -> bool:
+    return word.count(",") == 1 and as_number(word.replace(",", ".")) is not None
 
 
 def _first_word(column: np.ndarray, file: GraphFile) -> tuple[str, str]:

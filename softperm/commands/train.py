@@ -12,7 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.commands.console import counting, give, logging_to, ready_folder, refuse_foreign
+from softperm.commands.console import (
+    counting,
+    give,
+    logging_to,
+    names_in,
+    ready_folder,
+    refuse_foreign,
+)
 
 Option = typer.Option
 LARGE = "Named datasets"
@@ -39,7 +46,8 @@ def train(
     target: Annotated[
         str | None,
         Option(
-            help="Target, or several with commas between; may be left out if there is only one."
+            help="Target, or several with commas between (a name that has one itself in quotes); "
+            "may be left out if there is only one."
         ),
     ] = None,
     task: Annotated[str, Option(help="auto, classification, multilabel or regression.")] = "auto",
@@ -140,7 +148,7 @@ def train(
         raise ValueError(f"--test-fraction must be at least 0 and below 1; got {test_fraction}")
     if (out / "result.json").exists():
         raise ValueError(f"{out} holds a finished run: choose another --out, or delete it")
-    wanted = None if target is None else [name.strip() for name in target.split(",")]
+    wanted = None if target is None else names_in(target)
     if dataset is not None:
         model |= {"embedding_size": embedding_size, "edge_embedding_size": edge_embedding_size}
         schedule = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,12 +114,16 @@ def make_folds(
         One split for each fold.
 
     Raises:
-        ValueError: if there are too few graphs.
+        ValueError: if there are too few graphs or folds, or not one class for each graph.
 
     >>> splits = make_folds(torch.tensor([0, 1] * 50), 100, seed=0)
     >>> [len(part) for part in (splits[0].train, splits[0].validation, splits[0].test)]
     [81, 9, 10]
     """
+    if folds < 2:
+        raise ValueError(f"expected 2 folds at least, found {folds}")
+    if classes is not None and len(classes) != graphs:
+        raise ValueError(f"expected a class for each of {graphs} graphs, found {len(classes)}")
     if graphs < 2 * folds:
         raise ValueError(f"expected {2 * folds} graphs at least for {folds} folds, found {graphs}")
     known = np.zeros(graphs, dtype=np.int64) if classes is None else classes.numpy()
@@ -144,13 +149,23 @@ def random_split(graphs: int, seed: int, validation: float = 0.1, test: float = 
     Returns:
         The split, each part in ascending order.
 
+    Raises:
+        ValueError: if a share is none, or no graph is left to train on.
+
     >>> split = random_split(130_831, seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
     (104665, 13083, 13083)
     """
+    if not (math.isfinite(validation) and math.isfinite(test)):
+        raise ValueError(f"expected shares between 0 and 1, found {validation} and {test}")
     order = np.random.default_rng(seed).permutation(graphs)
     second = round(graphs * test)
     third = second + round(graphs * validation)
+    if not (0 <= validation < 1 and 0 <= test < 1 and third < graphs):
+        raise ValueError(
+            f"validation {validation} and test {test} are no shares of {graphs} graphs that leave "
+            "some to train on"
+        )
     parts = (order[third:], order[second:third], order[:second])
     return Split(*(torch.from_numpy(np.sort(p)) for p in parts))
 

@@ -82,6 +82,7 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
     def _read_validation(self, graphs: Sequence[Any], y: Any) -> tuple[list[Data], Tensor]:
         try:
             read = as_graphs(graphs, symmetrise=self.symmetrise)
+            self.vocabulary_.check(read)
             return read, self._encode_targets(y, len(read))
         except ValueError as problem:
             raise ValueError(f"validation: {problem}") from None
@@ -249,16 +250,17 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
     def _model_config(self, train: Examples) -> ModelConfig:
         largest = int(train.graphs.sizes[train.index].max())
         collection = train.graphs
-        if isinstance(self.capacity, int) and self.capacity < largest:
+        capacity = largest if self.capacity == "auto" else plain(self.capacity)
+        if isinstance(capacity, int) and capacity < largest:
             warnings.warn(
-                f"capacity is {self.capacity}, but the largest training graph has {largest} "
+                f"capacity is {capacity}, but the largest training graph has {largest} "
                 "vertices: graphs larger than the capacity are not padded",
                 stacklevel=4,
             )
         return ModelConfig(
             self.task_.outputs,
             **self._choices(),
-            capacity=largest if self.capacity == "auto" else plain(self.capacity),
+            capacity=capacity,
             attribute_size=collection.attribute_size,
             edge_attribute_size=collection.edge_attribute_size,
             weighted=collection.edge_weight is not None,

@@ -47,7 +47,8 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
         if isinstance(self.task_, MultiLabel):
             if sample_weight is not None:
                 raise ValueError("sample_weight is for classes, not for a matrix of answers")
-            return self.task_.score(self._outputs(graphs), self._encode_targets(y, len(graphs)))
+            outputs = self._outputs(graphs)
+            return self.task_.score(outputs, self._encode_targets(y, len(outputs)))
         return super().score(graphs, y, sample_weight)
 
     def _read_targets(self, y: Any, count: int) -> Tensor:

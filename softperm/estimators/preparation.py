@@ -64,6 +64,8 @@ def find_device(name: str | torch.device) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not isinstance(name, str | int | torch.device):
+        raise ValueError(f"device must be 'auto' or a device such as 'cpu'; got {name!r}")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

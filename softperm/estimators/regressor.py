@@ -35,6 +35,7 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
     def score(self, graphs: Sequence[Any], y: Any, sample_weight: Any = None) -> float:
         """R², averaged over the targets; graphs whose target is unknown (NaN) do not count."""
         self._check_fitted()
+        graphs = list(graphs)
         known = self._encode_targets(y, len(graphs)).numpy()  # (B, T)
         predicted = self.predict(graphs).reshape(known.shape)
         weight = None if sample_weight is None else np.asarray(sample_weight)

@@ -17,6 +17,10 @@ def target_array(y: Any, count: int) -> np.ndarray:
         y = y.detach().cpu()
         y = y.double() if y.is_floating_point() else y
     values = np.asarray(y)
+    if values.dtype.kind == "U":  # of which NumPy makes numbers among strings too
+        listed = np.asarray(y, dtype=object)
+        if not all(isinstance(value, str) for value in listed.ravel()):
+            values = listed
     if values.ndim not in (1, 2):
         raise ValueError(f"y must have one or two axes; got shape {values.shape}")
     if len(values) != count:

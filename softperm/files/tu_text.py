@@ -57,7 +57,9 @@ def read_table(
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """The same text, cut only at line ends."""
     rest = b""
-    for block in blocks:
+    for number, block in enumerate(blocks):
+        if number == 0:
+            block = block.removeprefix(b"\xef\xbb\xbf")  # some editors begin so
         cut = block.rfind(b"\n") + 1
         if cut:
             yield rest + block[:cut]

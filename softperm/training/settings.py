@@ -88,8 +88,10 @@ class Schedule:
             _check_count("halve_every", self.halve_every, 1)
         if not isinstance(self.decay_floor, Real) or not 0 <= self.decay_floor < math.inf:
             raise ValueError(f"decay_floor must be 0 or more; got {self.decay_floor!r}")
-        if self.decay_floor and (self.decay is None or self.halve_every is not None):
-            raise ValueError("decay_floor goes with decay, and without halve_every")
+        if self.decay_floor and self.decay is None:
+            raise ValueError("decay_floor goes with decay: it is the rate at which decay ends")
+        if self.decay_floor and self.halve_every is not None:
+            raise ValueError("decay_floor goes with decay alone, not with halve_every")
         for name in ("clip", "max_time"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

@@ -179,10 +179,12 @@ class Regression:
                 "train on more graphs"
             )
         largest = np.nanmax(np.abs(values), axis=0)
-        unit = np.where(largest > 1e150, largest, 1.0)  # whose squares would be infinite
+        far = (largest > 1e150) | (largest < 1e-150)  # whose squares would be infinite, or nothing
+        unit = np.where(far & (largest > 0), largest, 1.0)
         values = values / unit
-        std = np.nanstd(values, axis=0) * unit
-        std = np.where(std > 0, std, 1.0)
+        spread = np.nanmax(values, axis=0) - np.nanmin(values, axis=0)
+        varies = spread > 1e-15 * largest / unit  # by more than rounding
+        std = np.where(varies, np.nanstd(values, axis=0) * unit, 1.0)
         return cls(tuple((np.nanmean(values, axis=0) * unit).tolist()), tuple(std.tolist()))
 
     @property

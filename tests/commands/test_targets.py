@@ -122,6 +122,10 @@ def test_a_task_that_the_targets_do_not_fit_is_refused(task, targets, message):
             {"a": ["1.5", "2", "many"]},
             "target a is a number for 2 of 3 graphs, but 'many' for graph g2: all are taken for",
         ),
+        (
+            {"a": ["1,5", "2", "-0,25"]},
+            "target a is '1,5' and the like for 2 of 3 graphs, which are taken for classes",
+        ),
     ],
 )
 def test_targets_that_may_be_mistakes_are_told(targets, message):

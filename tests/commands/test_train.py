@@ -7,12 +7,14 @@ import zipfile
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 import pytest
 from samples import rings_and_cliques, run_command, same_weights, write_json_lines
 from torch import nn
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.commands import runs
+from softperm.estimators.preparation import hold_out
 
 pytestmark = pytest.mark.usefixtures("one_quick_picture")
 GRAPHS, KIND = rings_and_cliques(20)
@@ -201,6 +203,47 @@ def test_warnings_are_lines_that_the_log_keeps(tmp_path):
     assert done.exit_code == 0, done.output
     assert done.stderr.count("warning: removed 20 self-loops") == 1
     assert "warning: removed 20 self-loops" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_what_only_test_graphs_carry_is_told_before_training(tmp_path):
+    odd = [graph.copy() for graph in GRAPHS]
+    _, test = hold_out(np.array(NAMES), 0.1, 0)
+    nx.set_edge_attributes(odd[test[0]], 2.0, "weight")
+    path = write_json_lines(tmp_path / "g.jsonl", odd, kind=NAMES)
+    done = run_command("train", path, "--out", tmp_path / "run", *FAST)
+    assert done.exit_code == 2
+    assert f"graph {test[0] + 1} has edge weights, but the model was" in done.stderr
+    assert "choose another --seed, or --test-fraction 0" in done.stderr
+    assert not (tmp_path / "run" / "checkpoint.bin").exists()
+    assert run_command("train", path, "--out", tmp_path / "b", "--seed", 1, *FAST).exit_code == 0
+
+
+def test_graphs_of_a_part_are_called_as_the_file_calls_them(tmp_path):
+    odd = [graph.copy() for graph in GRAPHS]
+    _, test = hold_out(np.array(NAMES), 0.1, 0)
+    for k, graph in enumerate(odd):
+        nx.set_node_attributes(graph, "new" if k == test[-1] else "old", "label")
+    path = write_json_lines(tmp_path / "g.jsonl", odd, kind=NAMES)
+    done = run_command("train", path, "--out", tmp_path / "run", *FAST)
+    assert done.exit_code == 0, done.output
+    assert f"warning: graph {test[-1] + 1}: " in done.stderr
+
+
+def test_a_name_with_a_comma_stands_in_quotes(tmp_path):
+    sizes = {"log P, measured": [float(len(graph)) + 0.5 for graph in GRAPHS]}
+    path = write_json_lines(tmp_path / "g.jsonl", GRAPHS, kind=NAMES, **sizes)
+    wanted = ("--target", '"log P, measured"')
+    done = run_command("train", path, "--out", tmp_path / "run", *wanted, *FAST)
+    assert done.exit_code == 0, done.output
+    assert "targets log P, measured" in done.stderr
+
+
+def test_directed_graphs_are_answered_with_the_option(tmp_path):
+    arcs = [nx.DiGraph(list(graph.edges)) for graph in GRAPHS]
+    path = write_json_lines(tmp_path / "g.jsonl", arcs, kind=NAMES)
+    done = run_command("train", path, "--out", tmp_path / "run", *FAST)
+    assert done.exit_code == 2
+    assert "read it with --symmetrise to take every edge" in done.stderr
 
 
 def test_pictures_are_of_graphs_of_different_sizes(monkeypatch, tmp_path):

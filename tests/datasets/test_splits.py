@@ -1,6 +1,7 @@
 """Splits: every graph once, classes in proportion, the same for the same seed."""
 
 import json
+import math
 from itertools import chain
 from pathlib import Path
 
@@ -96,6 +97,22 @@ def test_unsound_splits_are_refused_in_one_sentence(
 def test_too_few_graphs_are_said() -> None:
     with pytest.raises(ValueError, match="expected 20 graphs at least for 10 folds, found 19"):
         make_folds(None, 19, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_folds(None, 30, 0, 1), "expected 2 folds at least, found 1"),
+        (lambda: make_folds(torch.arange(100), 50, 0), "a class for each of 50 graphs, found 100"),
+        (lambda: random_split(100, 0, -0.1, 0.1), "are no shares of 100 graphs"),
+        (lambda: random_split(100, 0, 0.6, 0.6), "are no shares of 100 graphs"),
+        (lambda: random_split(100, 0, math.nan), "expected shares between 0 and 1, found nan"),
+        (lambda: random_split(0, 0), "are no shares of 0 graphs"),
+    ],
+)
+def test_splits_that_cannot_be_are_refused(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_a_random_split_divides_all_graphs_by_seed() -> None:

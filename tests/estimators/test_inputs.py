@@ -164,6 +164,13 @@ def test_weights_of_edges_count():
         plain.predict(heavy)
 
 
+def test_other_fields_of_validation_graphs_name_the_graph_among_them():
+    graphs = [nx.path_graph(4), nx.path_graph(5)]
+    nx.set_edge_attributes(graphs[1], 2.0, "weight")
+    with pytest.raises(ValueError, match="validation: graph 1 has edge weights, but the model"):
+        PiGNNClassifier(**FAST).fit(GRAPHS, Y, validation=(graphs, [0, 1]))
+
+
 def test_other_fields_than_in_training_name_the_graph(fitted):
     graphs = [plain_graph(5, 0), labelled_path("ab")]
     with pytest.raises(ValueError, match="graph 1 has label of 1 value a vertex"):
@@ -209,6 +216,11 @@ NO_FIT = {
     "fewer targets than graphs": ((GRAPHS, Y[:-1]), "there are 12 graphs but 11 targets in y"),
     "no targets": ((GRAPHS, None), "y is missing"),
     "one class": ((GRAPHS, ["cat"] * 12), "y has only one class, 'cat'"),
+    "a missing class": (
+        (GRAPHS, ["a", "b"] * 5 + ["a", float("nan")]),
+        "graph 11 has no class (y is nan): leave such graphs out",
+    ),
+    "strings and numbers": ((GRAPHS, ["a", 1] * 6), "y mixes strings with numbers"),
     "targets of three axes": ((GRAPHS, np.zeros((12, 1, 1))), "y must have one or two axes"),
 }
 
@@ -241,6 +253,7 @@ def test_what_cannot_be_fitted_is_said_in_one_sentence(case):
         ("validation_fraction", 1, "validation_fraction must be at least 0 and below 1; got 1"),
         ("device", "gpu", "device 'gpu' cannot be used here"),
         ("device", "cuda:63", "device 'cuda:63' cannot be used here"),
+        ("device", None, "device must be 'auto' or a device such as 'cpu'; got None"),
     ],
 )
 def test_a_wrong_setting_is_named_before_anything_is_read(name, value, message):

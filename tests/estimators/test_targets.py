@@ -30,6 +30,16 @@ CLASSES = {
 }
 
 
+def test_a_generator_of_graphs_is_scored_as_a_list_is():
+    answers = np.stack([KIND, 1 - KIND], axis=1)
+    for made in (
+        PiGNNRegressor(**FAST).fit(GRAPHS, SIZES),
+        PiGNNClassifier(**FAST).fit(GRAPHS, answers),
+    ):
+        y = SIZES if isinstance(made, PiGNNRegressor) else answers
+        assert made.score((graph for graph in GRAPHS), y) == made.score(GRAPHS, y)
+
+
 @pytest.fixture(scope="module")
 def codes() -> np.ndarray:
     return PiGNNClassifier(**FAST).fit(GRAPHS, KIND).predict_proba(GRAPHS)

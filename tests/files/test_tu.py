@@ -109,6 +109,13 @@ def test_numbers_are_what_python_reads_wherever_the_text_is_cut(lines: list, ste
     np.testing.assert_array_equal(table, [[float(a), float(b)] for a, _, b, _ in lines])
 
 
+@pytest.mark.parametrize("cut", [5, 100])
+def test_text_may_begin_with_a_mark_of_its_encoding(cut: int) -> None:
+    text = "1, 2\n3, 4\n".encode("utf-8-sig")
+    table = read_table([text[:cut], text[cut:]], "T.txt", np.int64, 2)
+    np.testing.assert_array_equal(table, [[1, 2], [3, 4]])
+
+
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
 def test_any_order_of_lines_gives_the_same_simple_graphs(seed: int) -> None:

@@ -64,6 +64,20 @@ def test_regression_standardises_with_the_known_training_targets():
     assert_close(task.decode(encoded)[0], y[0])
 
 
+@pytest.mark.parametrize("constant", [0.1, 1 / 3, -1e-7, 1e200, 0.0])
+def test_targets_that_only_rounding_varies_do_not_vary(constant):
+    y = torch.full((20, 1), constant, dtype=torch.float64)
+    assert Regression.of(y).std == (1.0,)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_targets_of_any_size_are_standardised(scale):
+    y = scale * torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
+    task = Regression.of(y)
+    assert task.std == pytest.approx((scale * np.std([1, 2, 4]),), rel=1e-12)
+    assert_close(task.decode(task.encode(y)), y, rtol=1e-12, atol=0)
+
+
 def test_regression_is_squared_error_of_standardised_and_absolute_error_of_plain_targets():
     y = torch.tensor([[1.0, 50.0], [3.0, NAN], [8.0, 20.0]], dtype=torch.float64)
     task, outputs = Regression.of(y), random(3, 2)
