@@ -26,6 +26,12 @@ def only_backward(*tensors: Tensor, remedy: str = "") -> None:
         )
 
 
+def is_transformed(*tensors: Tensor) -> bool:
+    """Whether tensors stand for others, whose values cannot be asked for: compiled, or in vmap."""
+    func = torch._C._functorch  # type: ignore[attr-defined]  # there is no public way to ask
+    return torch.compiler.is_compiling() or any(map(func.is_functorch_wrapped_tensor, tensors))
+
+
 def _is_tracked(tensor: Tensor) -> bool:
     """Whether ``torch.func`` or forward mode follows a tensor."""
     func = torch._C._functorch  # type: ignore[attr-defined]  # there is no public way to ask

@@ -17,6 +17,7 @@ def check_offsets(ptr: Int[Tensor, "M B1"], vertices: int) -> None:
     """
     if ptr.numel() == 0:
         return
+    ptr = ptr.long()  # differences of unsigned numbers are never below zero
     if int(ptr.min()) < 0 or int(ptr.max()) > vertices or bool((ptr.diff() < 0).any()):
         raise ValueError(
             f"ptr must rise from 0 to at most {vertices}, the number of vertices; got "

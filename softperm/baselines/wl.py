@@ -91,6 +91,11 @@ class WLKernelClassifier:
         self, collection: Collection, index: Int[Tensor, " b"], y: Shaped[np.ndarray, " b"]
     ) -> WLKernelClassifier:
         """Learns from the chosen graphs, whose classes are ``y``."""
+        if len(classes := np.unique(y)) < 2:
+            raise ValueError(
+                f"all {len(y)} training graphs are of class {classes.tolist()}: there "
+                "is nothing to tell apart; give more graphs of every class"
+            )
         counts, self.colours_ = count_colours(_take(collection, index), self.iterations)
         self.counts_ = _normalise(counts)
         kernel = (self.counts_ @ self.counts_.T).toarray()

@@ -113,7 +113,7 @@ def evaluate(
         for name in _listed_names(dataset) or chosen.datasets:
             named += [f"{name}-{t}" for t in wanted.targets] or [name]
     else:
-        problems = iter([_own(data, target, task, smiles_column, symmetrise, seed, folds)])
+        problems = iter([_own(chosen, data, target, task, smiles_column, symmetrise, seed, folds)])
     ready_folder(out)
     rules = Rules(final_runs=chosen.final_runs, seed=seed, stack=stack)
     content = {k: v for k, v in asdict(chosen).items() if k != "variants" or v}
@@ -249,6 +249,7 @@ def _loaded(
 
 
 def _own(
+    recipe: Recipe,
     data: Path,
     target: str | None,
     task: str,
@@ -280,7 +281,7 @@ def _own(
     else:
         y = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
     name = file.name if as_spelt_here(file.name) is None else f"{file.name}-file"  # not the paper's
-    return own_problem(name, graphs, y, kind, seed, folds)
+    return own_problem(recipe, name, graphs, y, kind, seed, folds)
 
 
 def _finished(out: Path, now: list[Record]) -> tuple[list[Record], list[str]]:

@@ -85,8 +85,8 @@ def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
         commas = [value for value in column if as_number(value) is None and _decimal_comma(value)]
         if len(commas) >= len(column) / 2:
             warnings.warn(
-                f"target {target} is {str(commas[0])!r} and the like for {len(commas)} {several}, which "
-                "are taken for classes: if these are numbers, write them with a decimal point",
+                f"target {target} is {str(commas[0])!r} and the like for {len(commas)} {several}, "
+                "which are taken for classes: if they are numbers, write them with a decimal point",
                 stacklevel=3,
             )
         if len(column) / 2 <= numbers < len(column):

@@ -182,6 +182,9 @@ def _deal(classes: np.ndarray, hands: int, rng: np.random.Generator) -> np.ndarr
 def _parse_fold(fold: dict) -> Split:
     (selection,) = fold["model_selection"]
     parts = (selection["train"], selection["validation"], fold["test"])
+    for name, part in zip(("train", "validation", "test"), parts, strict=True):
+        if not part or any(type(i) is not int for i in part):
+            raise ValueError(f"{name} must be a list of whole numbers, at least one")
     return Split(*(torch.tensor(p, dtype=torch.int64) for p in parts))
 
 

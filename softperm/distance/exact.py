@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from threading import Event
 from time import perf_counter
 from typing import Any
@@ -99,7 +100,7 @@ def frobenius_distance(
 
 def check_time_limit(time_limit: float | None) -> None:
     """Raise unless the time limit is None or a number of seconds."""
-    if time_limit is not None and not time_limit >= 0:
+    if time_limit is not None and not (isinstance(time_limit, Real) and time_limit >= 0):
         raise ValueError(
             f"time_limit is {time_limit}; expected seconds, zero or more, or None for no limit"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softperm.baselines.inputs import with_positions
 from softperm.collection import Collection
-from softperm.datasets import Dataset, Split, make_folds
+from softperm.datasets import Dataset, Split, make_folds, random_split
 from softperm.lab.recipes import Recipe
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
@@ -88,10 +88,7 @@ class Problem:
 def problem_of(recipe: Recipe, dataset: Dataset, seed: int) -> Problem:
     """What a recipe asks about a dataset: one question, or one for each of its targets."""
     splits = _splits(recipe, dataset, seed)
-    graphs = dataset.collection
-    if not recipe.edges:
-        graphs = replace(graphs, edge_label=None, edge_label_sizes=(), edge_attr=None)
-    graphs = replace(graphs, codes=recipe.categories == "embedding")
+    graphs = _as_read(recipe, dataset.collection)
     if dataset.position is not None:  # which DTNN, MPNN and PPGN read, and nobody else
         graphs = with_positions(graphs, dataset.position)
     seen = (graphs.codes, graphs.label_sizes, graphs.edge_label_sizes, graphs.x is None)
@@ -116,10 +113,19 @@ def _about(dataset: Dataset, target: str, content: str, splits: tuple[Split, ...
 
 
 def own_problem(
-    name: str, graphs: Collection, y: Tensor, kind: str, seed: int, folds: int
+    recipe: Recipe, name: str, graphs: Collection, y: Tensor, kind: str, seed: int, folds: int
 ) -> Problem:
-    """A problem on a user's own graphs, divided into stratified folds."""
-    splits = make_folds(y if kind == "classification" else None, len(graphs), seed, folds)
+    """What a recipe asks about a user's own graphs: folds are stratified by class."""
+    graphs = _as_read(recipe, graphs)
+    if recipe.splits == "official":
+        raise ValueError(
+            f"recipe {recipe.name} is for datasets that are published with a split: for graphs of "
+            "your own use one with splits = 'folds' or 'random'"
+        )
+    if recipe.splits == "random":
+        splits = (random_split(len(graphs), seed),)
+    else:
+        splits = make_folds(y if kind == "classification" else None, len(graphs), seed, folds)
     total = hashlib.sha256()
     content = {f.name: getattr(graphs, f.name) for f in fields(graphs)} | {"y": y}
     for field, value in content.items():
@@ -128,6 +134,13 @@ def own_problem(
             total.update(value.contiguous().numpy().tobytes())
     question = Question(name, y, _fingerprint(total.hexdigest(), splits))
     return Problem(name, graphs, kind, splits, {name: question})
+
+
+def _as_read(recipe: Recipe, graphs: Collection) -> Collection:
+    """Graphs with what a recipe reads of them."""
+    if not recipe.edges:
+        graphs = replace(graphs, edge_label=None, edge_label_sizes=(), edge_attr=None)
+    return replace(graphs, codes=recipe.categories == "embedding")
 
 
 def _splits(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Split, ...]:

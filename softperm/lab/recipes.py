@@ -141,13 +141,39 @@ def read_recipe(name: str) -> Recipe:
         )
     content.setdefault("title", path.stem)
     try:
+        _check_kinds(content)
         for key in ("datasets", "models", "targets"):
-            if not isinstance(content.get(key, []), list):
-                raise ValueError(f"{key} must be a list of names; got {content[key]!r}")
             content[key] = tuple(content.get(key, ()))
         return Recipe(name=path.stem, **content)
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path}: {problem}") from None
+
+
+def _check_kinds(content: Mapping[str, Any]) -> None:
+    """Raises ValueError for a key whose value is of another kind than a recipe's."""
+    kinds = {
+        "a list of names": ("datasets", "models", "targets"),
+        "a table": ("training", "settings", "grid", "attributes"),
+        "text": ("title", "splits", "categories"),
+        "a whole number": ("final_runs", "configurations"),
+        "true or false": ("edges",),
+    }
+    for kind, keys in kinds.items():
+        for key in [key for key in keys if key in content]:
+            if not _IS[kind](content[key]):
+                raise ValueError(f"{key} must be {kind}; got {content[key]!r}")
+    for name, value in content.get("training", {}).items():
+        if value == []:
+            raise ValueError(f"training.{name} is a choice among no values: give at least one")
+
+
+_IS = {
+    "a list of names": lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v),
+    "a table": _is_table,
+    "text": lambda v: isinstance(v, str),
+    "a whole number": lambda v: type(v) is int,
+    "true or false": lambda v: isinstance(v, bool),
+}
 
 
 @cache

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from softperm import __version__
 from softperm.folder import write_atomically
 
 FORMAT = 1
+CURVE = ("train_loss", "validation_loss", "validation_score")
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,7 @@ def _read(line: bytes, where: str) -> Record:
         numbers = {f.name: content[f.name] for f in fields(Record) if f.name in content}
         for name in ("validation_loss", "validation_score"):
             numbers[name] = math.nan if numbers[name] is None else numbers[name]
+        _check_kinds(run, circumstances, numbers)
         return Record(run=run, circumstances=circumstances, **numbers)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as problem:
         detail = f"{type(problem).__name__}: {problem}"
@@ -230,3 +233,21 @@ def _read(line: bytes, where: str) -> Record:
             f"{where} is no record of a training ({detail}); a damaged file may be deleted: the "
             "same evaluation makes it again"
         ) from None
+
+
+def _check_kinds(run: Run, circumstances: Circumstances, numbers: Mapping[str, Any]) -> None:
+    """Raises TypeError where a value is of another kind than a record's, as by hand it may be."""
+    score, curve = numbers["test_score"], numbers["curve"]
+    sound = {
+        "fold": type(run.fold) is type(run.folds) is int and 0 <= run.fold < run.folds,
+        "names": all(isinstance(v, str) for v in (run.dataset, run.model, numbers["metric"])),
+        "configuration": isinstance(run.configuration, Mapping),
+        "test_score": score is None or isinstance(score, Real),
+        "curve": isinstance(curve, Mapping) and (not curve or set(curve) == set(CURVE)),
+        "circumstances": isinstance(circumstances.seconds, Real)
+        and isinstance(circumstances.memory, Real)
+        and isinstance(circumstances.versions, Mapping)
+        and {"softperm", "torch"} <= set(circumstances.versions),
+    }
+    if odd := [name for name, holds in sound.items() if not holds]:
+        raise TypeError(f"{odd[0]} is not what a record has")

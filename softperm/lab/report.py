@@ -285,15 +285,10 @@ def _pipes(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _tex(text: str) -> str:
-    for plain, special in (
-        ("&", r"\&"),
-        ("%", r"\%"),
-        ("_", r"\_"),
-        ("±", r"$\pm$"),
-        ("π", r"$\pi$"),
-    ):
-        text = text.replace(plain, special)
-    return text
+    special = {c: f"\\{c}" for c in "&%_#${}"}
+    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"±": r"$\pm$", "π": r"$\pi$"}
+    return text.translate(str.maketrans(special))
 
 
 def _duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ EXACT = 16
 
 
 class UnfinishedError(ValueError):
-    """An evaluation was broken off: folds or runs of a system are still to come."""
+    """Folds or runs of a system are still to come, or gave no score."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,7 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
     _same(
         [r.fingerprint for r in group], f"{where}: records of other graphs or splits are mixed in"
     )
+    _same([(r.metric, r.run.folds) for r in group], f"{where}: records of several scores or folds")
     folds = final[0].run.folds
     by_fold: dict[int, list[Record]] = {fold: [] for fold in range(folds)}
     for record in final:
@@ -218,14 +219,14 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
 
 def _tested(record: Record, where: str) -> float:
     if record.test_score is None or math.isnan(record.test_score):
-        raise ValueError(
+        raise UnfinishedError(
             f"{where}: fold {record.run.fold}, run {record.run.seed} has no {record.metric}: it "
             "diverged, or its test graphs have too few answers of each kind"
         )
     return record.test_score
 
 
-def _same(values: Sequence[str], otherwise: str) -> None:
+def _same(values: Sequence[Hashable], otherwise: str) -> None:
     if len(set(values)) > 1:
         raise ValueError(otherwise)
 

@@ -44,7 +44,8 @@ def graph_maximum(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Ten
 def owners(ptr: Int[Tensor, " B1"], vertices: int) -> Int[Tensor, " V"]:
     """The graph of each vertex; B for a vertex outside every graph."""
     ends = ptr.new_zeros(vertices + 1).scatter_add(0, ptr[1:], torch.ones_like(ptr[1:]))
-    return ends.cumsum(0)[:vertices]
+    before = torch.arange(vertices, device=ptr.device) < ptr[0]
+    return ends.cumsum(0)[:vertices].masked_fill(before, ptr.numel() - 1)
 
 
 def _has_kernels(x: Tensor) -> bool:

@@ -61,9 +61,9 @@ class Schedule:
             other. The gradient stays that of the whole mini-batch, the memory is that of a part;
             only batch normalisation sees the parts.
         clip: largest norm of the gradient; None for any.
-        decay: factor on the learning rate after ``decay_patience`` epochs without a better
-            validation figure; None for a constant rate.
-        decay_patience: how many epochs that are.
+        decay: factor on the learning rate after more than ``decay_patience`` epochs without a
+            better validation figure; None for a constant rate.
+        decay_patience: how many epochs are borne, as torch's ``ReduceLROnPlateau`` counts them.
         ema: decay of a running mean of the parameters, which then takes the place of the
             parameters wherever the network is judged or kept; None for no mean.
         max_time: seconds after which training stops as Ctrl-C stops it; None for no limit.

@@ -143,6 +143,10 @@ class Stack:
         self.buffers: dict[str, Tensor] = dict(buffers)
         self.graphs = graphs.to(device)
         targets = [y] * len(tasks) if isinstance(y, Tensor) else y
+        for m, (held, t) in enumerate(zip(validation, targets, strict=True)):
+            if not len(held) or (t.is_floating_point() and bool(t[held.cpu()].isnan().all())):
+                lack = "no validation graph has a target" if len(held) else "no validation graphs"
+                raise ValueError(f"model {m}: {lack}: hold out more graphs, or others")
         encoded = [task.encode(t) for task, t in zip(tasks, targets, strict=True)]
         self.y = torch.stack(encoded).to(device)  # (M, B, …)
         self.rates = self.flat.new_zeros(len(models))  # (M,), in place: a recorded step reads it

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.derivatives import only_backward
+from softperm.derivatives import is_transformed, only_backward
 from softperm.transport import reference
-from softperm.transport.problem import Problem, pose
+from softperm.transport.problem import Problem, check_values, pose
 
 __all__ = ["SinkhornInfo", "sinkhorn", "softmax"]
 
@@ -110,7 +110,7 @@ def sinkhorn(
     iterations, tolerance, largest = map(_plain, (iterations, tolerance, largest))
     if not isinstance(iterations, Integral) or iterations < 1:
         raise ValueError(f"iterations must be a whole number of at least 1; got {iterations!r}")
-    if not (tolerance is None or isinstance(tolerance, Real)):
+    if not (tolerance is None or (isinstance(tolerance, Real) and tolerance == tolerance)):
         raise ValueError(f"tolerance must be a number or None; got {tolerance!r}")
     if not (largest is None or isinstance(largest, Integral)):
         raise ValueError(f"largest must be a whole number or None; got {largest!r}")
@@ -157,14 +157,18 @@ def softmax(
     :func:`sinkhorn` that say what is assigned; there is nothing to iterate, so no others.
     """
     masses = {"row_mass": row_mass, "padding_mass": padding_mass}
-    pose(scores, ptr, padding=padding, dustbin=dustbin, **masses)  # checks
+    problem = pose(scores, ptr, padding=padding, dustbin=dustbin, **masses)
+    if scores.device.type == "cpu" and not is_transformed(scores, ptr):
+        check_values(problem)
     if dustbin is not None:
         column = dustbin.to(scores.dtype).expand(len(scores), 1)
         scores = torch.cat([scores, column], dim=1)  # (V, P + 1)
     plan = scores.softmax(dim=1)
     if dustbin is not None:
         plan = plan[:, :-1]  # (V, P)
-    return plan if row_mass is None else plan * row_mass[:, None]
+    vertex = torch.arange(len(plan), device=plan.device)
+    mass = torch.where((vertex >= ptr[0]) & (vertex < ptr[-1]), problem.row_mass, 0)
+    return plan * mass.to(plan.dtype)[:, None]
 
 
 def _plain(number: Any) -> Any:

@@ -24,6 +24,12 @@ GRAKEL_MUTAG = [
 """GraKeL 0.1.11, WeisfeilerLehman(n_iter=4) over VertexHistogram: first six graphs of MUTAG."""
 
 
+def test_graphs_of_one_class_teach_nothing():
+    graphs = collect(rings_and_cliques(4)[0])
+    with pytest.raises(ValueError, match=r"all 2 training graphs are of class \[1\]"):
+        WLKernelClassifier().fit(graphs, torch.tensor([0, 2]), np.array([1, 1]))
+
+
 def labelled(count: int) -> list[nx.Graph]:
     graphs = [plain_graph(1 + i % 9, seed=i, density=0.4) for i in range(count)]
     for i, graph in enumerate(graphs):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,6 +69,21 @@ def test_what_has_not_finished_is_left_out_and_named(evaluated, tmp_path):
         text = (tmp_path / "out" / page).read_text()
         assert "π-GNN" not in text
         assert f"Not in the tables: {sentence.removeprefix('left out: ')}." in text
+
+
+def test_a_run_without_a_score_leaves_its_system_out(evaluated, tmp_path):
+    _, folder, _ = evaluated
+    part = tmp_path / "part"
+    shutil.copytree(folder, part)
+    file = next((part / "records").glob("*pi-gnn.final*"))
+    file.write_text(
+        re.sub(r'"test_score": [\d.]+', '"test_score": null', file.read_text(), count=1)
+    )
+    done = run_command("report", part, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "left out: rings, pi-gnn: fold" in done.stderr
+    assert "has no accuracy: it diverged" in done.stderr
+    assert "WL" in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_what_was_asked_for_and_has_not_begun_is_named(evaluated, tmp_path):

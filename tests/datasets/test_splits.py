@@ -76,6 +76,14 @@ def test_the_digest_is_of_the_splits_and_not_of_the_spelling(tmp_path: Path) -> 
         ('[{"test": [0], "model_selection": []}]', "expected a list of folds"),
         ('[{"test": [0], "model_selection": [{"train": [1]}]}]', "expected a list of folds"),
         (
+            '[{"test": [0], "model_selection": [{"train": [1, 2, 3], "validation": []}]}]',
+            "validation must be a list of whole numbers, at least one",
+        ),
+        (
+            '[{"test": [0], "model_selection": [{"train": [1, 2.5], "validation": [3]}]}]',
+            "train must be a list of whole numbers, at least one",
+        ),
+        (
             '[{"test": [0], "model_selection": [{"train": [1], "validation": [2]}]}]',
             "fold 0 divides 3 graphs, not each of the dataset's 4 once",
         ),

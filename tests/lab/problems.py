@@ -13,6 +13,7 @@ from softperm.lab.engines import LocalEngine
 from softperm.lab.jobs import Job
 from softperm.lab.problem import Problem, Question, own_problem
 from softperm.lab.protocol import Chosen, Contender, Rules, final_runs, selection_runs
+from softperm.lab.recipes import read_recipe
 from softperm.lab.records import Record
 
 FOLDS = 3
@@ -24,9 +25,8 @@ RULES = Rules(final_runs=2, seed=0, stack=64)
 def problem(count: int = 24) -> Problem:
     """Cycles against complete graphs in three folds."""
     graphs, y = rings_and_cliques(count)
-    return own_problem(
-        "rings", collect(graphs), torch.from_numpy(y), "classification", seed=0, folds=FOLDS
-    )
+    content = "rings", collect(graphs), torch.from_numpy(y), "classification"
+    return own_problem(read_recipe("own"), *content, seed=0, folds=FOLDS)
 
 
 PROBLEM = problem()

@@ -1,5 +1,6 @@
 """Records survive the disk unchanged; damaged ones are named."""
 
+import json
 import math
 import sys
 from dataclasses import replace
@@ -57,3 +58,26 @@ def test_damaged_records_are_named(content, sentence, tmp_path):
     path.write_bytes(content + b"\n")
     with pytest.raises(ValueError, match=sentence):
         read_records(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("run", "fold"), 99), (("run", "fold"), "0"), (("run", "folds"), 0),
+        (("run", "model"), 3), (("run", "configuration"), None), (("test_score",), "high"),
+        (("curve",), "flat"), (("curve",), {"train_loss": [1.0]}),
+        (("circumstances", "seconds"), None), (("circumstances", "memory"), "x"),
+        (("circumstances", "versions"), {}), (("circumstances", "versions"), None),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind_is_named(place, value, tmp_path):
+    write_records(tmp_path / "a.jsonl", [record(0, 0, 0.5)])
+    content = json.loads((tmp_path / "a.jsonl").read_text())
+    *path, last = place
+    table = content
+    for key in path:
+        table = table[key]
+    table[last] = value
+    (tmp_path / "a.jsonl").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="line 1 is no record of a training"):
+        read_records(tmp_path / "a.jsonl")

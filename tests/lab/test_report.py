@@ -86,6 +86,12 @@ def test_the_page_needs_nothing_from_outside(tmp_path):
         assert outside not in page
 
 
+def test_latex_takes_any_name():
+    named = [replace(r, run=replace(r.run, dataset=r"a#b_c$ 50% {~^\}")) for r in table(SCORES)]
+    text = latex(cells_of(named))
+    assert r"a\#b\_c\$ 50\% \{\textasciitilde{}\textasciicircum{}\textbackslash{}\}" in text
+
+
 def test_latex_escapes_what_it_must():
     text = latex(cells_of(RECORDS))
     assert r"$\pi$-GNN &" in text

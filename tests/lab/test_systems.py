@@ -51,14 +51,31 @@ def test_unknown_settings_and_those_that_data_decides_are_refused():
             find_system("pi-gnn").build(shape, wrong, 0)
 
 
+def test_own_graphs_are_read_and_divided_as_a_recipe_says():
+    graphs, y = collect(LABELLED), torch.arange(20) % 2
+
+    def posed(**changes):
+        recipe = replace(read_recipe("own"), **changes)
+        return own_problem(recipe, "mine", graphs, y, "classification", seed=0, folds=3)
+
+    assert posed().graphs.edge_label is not None
+    assert posed(edges=False).graphs.edge_label is None
+    assert (len(posed().splits), len(posed(splits="random").splits)) == (3, 1)
+    prints = {posed(**c).questions["mine"].fingerprint for c in ({}, {"edges": False})}
+    assert len(prints) == 2
+    with pytest.raises(ValueError, match="is for datasets that are published with a split"):
+        posed(splits="official")
+
+
 def test_embedded_labels_go_through_the_whole_protocol(tmp_path):
-    graphs = replace(collect(LABELLED), codes=True)
-    y = torch.arange(20) % 2
-    problem = own_problem("labelled", graphs, y, "classification", seed=0, folds=3)
+    recipe = replace(read_recipe("own"), categories="embedding")
+    graphs, y = collect(LABELLED), torch.arange(20) % 2
+    problem = own_problem(recipe, "labelled", graphs, y, "classification", seed=0, folds=3)
+    assert problem.graphs.codes
     contender = Contender("pi-gnn", ({**TRAINING, **SETTINGS, "embedding_size": 5},))
     records = evaluate(problem, [contender], Rules(final_runs=1), LocalEngine(), tmp_path)
     assert len(records) == 3
-    shape = DataShape.of(graphs, 2)
+    shape = DataShape.of(problem.graphs, 2)
     config = find_system("pi-gnn").build(shape, SETTINGS, 0).config
     assert (config.label_sizes, config.edge_label_sizes) == ((3,), (2,))
 

@@ -75,6 +75,12 @@ def test_runs_of_two_evaluations_are_not_averaged():
         cells_of([*table(SCORES[:, :2]), *other])
 
 
+def test_records_of_several_scores_are_not_mixed():
+    first, *others = table(SCORES)
+    with pytest.raises(ValueError, match="records of several scores or folds"):
+        cells_of([replace(first, metric="mae"), *others])
+
+
 def test_systems_on_other_splits_are_not_paired():
     other = [replace(r, fingerprint="g") for r in table(OTHER, "pi-gnn-d")]
     assert paired_tests(cells_of([*table(SCORES), *other])) == []

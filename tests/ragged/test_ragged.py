@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from softperm.ragged import pool, propagate, spread
+from softperm.ragged import graph_maximum, owners, pool, propagate, spread
 from softperm.ragged.operators import pool_op, propagate_op, row_offsets_op, spread_op
 
 PTR = torch.tensor([0, 4, 4, 9])
@@ -196,3 +196,9 @@ def test_stacked_models_take_no_operations_beside_the_products():
     left = [name for name in seen if name != "aten::promote_types"]
     assert left == [*(f"softperm::{p}" for p in products[:3]), "aten::ones_like",
                     *(f"softperm::{p}" for p in products[3:]), "aten::add.Tensor"]  # fmt: skip
+
+
+def test_vertices_outside_every_graph_have_no_part_in_its_largest():
+    x, ptr = torch.tensor([[9.0], [1.0], [3.0], [2.0], [9.0]]), torch.tensor([1, 2, 2, 4])
+    assert owners(ptr, 5).tolist() == [3, 0, 2, 2, 3]
+    assert graph_maximum(x, ptr).tolist() == [[1.0], [0.0], [3.0]]

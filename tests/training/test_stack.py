@@ -145,6 +145,22 @@ def test_patience_is_each_models_own():
             close(tensor, b.state_dict()[name])
 
 
+@pytest.mark.parametrize(
+    ("held", "sentence"),
+    [
+        ([HELD[0], HELD[1][:0]], "model 1: no validation graphs: hold out more"),
+        ([HELD[0], torch.tensor([15])], "model 1: no validation graph has a target: hold out more"),
+    ],
+)
+def test_validation_graphs_that_tell_nothing_are_refused(held, sentence):
+    y = torch.arange(16, dtype=torch.float64)[:, None]
+    y[15] = torch.nan
+    variant = {"encoder": "linear", "attributes": True, "dustbin": False, "capacity": 15}
+    models = networks({**variant, "head": "mlp"}, outputs=1)
+    with pytest.raises(ValueError, match=sentence):
+        fit_stack(models, [Regression.of(y)] * 2, collect(GRAPHS), y, TRAIN, held, SEEDS, SETTINGS)
+
+
 def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
     y = torch.tensor([0, 1] * 8)
     tasks = [Classification(2)] * 2

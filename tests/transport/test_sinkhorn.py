@@ -1,6 +1,7 @@
 """Laws of the transport, whatever computes it, on random problems."""
 
 import inspect
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -209,6 +210,19 @@ def test_softmax_is_what_is_left_of_sinkhorn_without_column_masses():
     torch.testing.assert_close(plan, softmax(scores, torch.tensor([0, 5])))
 
 
+def test_softmax_has_the_plan_of_vertices_in_graphs_and_refuses_what_sinkhorn_refuses():
+    scores, ptr = torch.randn(5, 3), torch.tensor([1, 2, 4])
+    mass = torch.tensor([1.0, 2.0, 0.5, 1.0, 1.0], dtype=torch.float64, requires_grad=True)
+    plan = softmax(scores, ptr, row_mass=mass)
+    assert plan.dtype == torch.float32
+    assert not plan.requires_grad
+    torch.testing.assert_close(plan.sum(1), torch.tensor([0.0, 2.0, 0.5, 1.0, 0.0]))
+    with pytest.raises(ValueError, match="ptr must rise from 0"):
+        softmax(scores, torch.tensor([0, 5, 2]))
+    with pytest.raises(ValueError, match="row_mass must be finite and 0 or more"):
+        softmax(scores, ptr, row_mass=-torch.ones(5))
+
+
 def test_softmax_takes_the_arguments_of_sinkhorn():
     ours = set(inspect.signature(softmax).parameters)
     assert ours < set(inspect.signature(sinkhorn).parameters)
@@ -244,6 +258,7 @@ def test_softmax_takes_the_arguments_of_sinkhorn():
         ({"iterations": 0}, "iterations must be a whole number of at least 1; got 0"),
         ({"iterations": 5.5}, "iterations must be a whole number of at least 1; got 5.5"),
         ({"tolerance": "a"}, "tolerance must be a number or None; got 'a'"),
+        ({"tolerance": math.nan}, "tolerance must be a number or None; got nan"),
         ({"largest": 3.0}, "largest must be a whole number or None; got 3.0"),
         ({"ptr": torch.tensor([0, 5], device="meta")}, "ptr is on meta, but scores on cpu"),
         ({"row_mass": torch.full((5,), torch.inf)}, "row_mass must be finite and 0 or more"),
