@@ -57,13 +57,7 @@ def attach(
 
 def as_rows(value: Any, field: str, where: str) -> Float[np.ndarray, "K F"] | None:
     """A whole array of numbers, one row for each vertex or edge; None if its rows are empty."""
-    try:
-        array = _array(value)
-    except ValueError:
-        raise ValueError(
-            f"{where}: {field} has rows of several lengths; expected one row for each "
-            f"{_owner(field)}, all of one length"
-        ) from None
+    array = _whole(value, field, where)
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
         raise ValueError(
             f"{where}: {field} is an array of {array.dtype} with {array.ndim} dimensions; "
@@ -78,13 +72,7 @@ def as_labels(value: Any, field: str, where: str) -> Labels | None:
     """A whole array or list of discrete labels, one row for each vertex or edge."""
     if isinstance(value, (list, tuple)) and not all(isinstance(v, (list, tuple)) for v in value):
         return _codes(value, field, where, lambda k: f"{_owner(field)} {k}")
-    try:
-        array = _array(value)
-    except ValueError:
-        raise ValueError(
-            f"{where}: {field} has rows of several lengths; expected one row for each "
-            f"{_owner(field)}, all of one length"
-        ) from None
+    array = _whole(value, field, where)
     if array.dtype.kind == "U" and array.ndim == 1:
         return array.tolist()
     if array.dtype.kind not in "biu" or array.ndim not in (1, 2):
@@ -102,6 +90,17 @@ def as_labels(value: Any, field: str, where: str) -> Labels | None:
 
 def _owner(field: str) -> str:
     return "edge" if field.startswith("edge") else "vertex"
+
+
+def _whole(value: Any, field: str, where: str) -> np.ndarray:
+    """An array of rows that are all of one length."""
+    try:
+        return _array(value)
+    except ValueError:
+        raise ValueError(
+            f"{where}: {field} has rows of several lengths; expected one row for each "
+            f"{_owner(field)}, all of one length"
+        ) from None
 
 
 def _array(value: Any) -> np.ndarray:

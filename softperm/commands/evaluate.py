@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from softperm.commands.claims import claim
-from softperm.commands.console import counting, give, goes_on, logging_to, ready_folder, staged
+from softperm.commands.console import (
+    counting,
+    give,
+    goes_on,
+    logging_to,
+    names_in,
+    ready_folder,
+    staged,
+)
 
 if TYPE_CHECKING:
     from softperm.lab.desk import Engine, Say
@@ -179,8 +187,7 @@ def _run(
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    parts = () if text is None else (part.strip() for part in text.split(","))
-    return tuple(dict.fromkeys(part for part in parts if part))
+    return tuple(dict.fromkeys(name for name in names_in(text or "") if name))
 
 
 def _listed_names(text: str | None) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
 from softperm.lab.systems import PiGNNSystem, find_system
 from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
+from softperm.training.scoreboard import CURVES
 from softperm.training.settings import CONFIG, FALLING, TRAINING
 from softperm.training.stack import Stack
 from softperm.training.stacked_outputs import predict_stack
@@ -321,8 +322,7 @@ def _record(
             best = best_epoch(result.curve, config.criterion, better, config.patience)
         kept = result.curve[best - 1]
         loss, score = kept.validation_loss, kept.validation_score
-        names = ("train_loss", "validation_loss", "validation_score")
-        curve = {name: [_short(getattr(e, name)) for e in result.curve] for name in names}
+        curve = {name: [_short(getattr(e, name)) for e in result.curve] for name in CURVES}
     return Record(
         run=run,
         fingerprint=problem.questions[run.dataset].fingerprint,

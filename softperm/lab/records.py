@@ -18,9 +18,9 @@ import torch
 
 from softperm import __version__
 from softperm.folder import write_atomically
+from softperm.training.scoreboard import CURVES
 
 FORMAT = 1
-CURVE = ("train_loss", "validation_loss", "validation_score")
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _check_kinds(run: Run, circumstances: Circumstances, numbers: Mapping[str, A
         "names": all(isinstance(v, str) for v in (run.dataset, run.model, numbers["metric"])),
         "configuration": isinstance(run.configuration, Mapping),
         "test_score": score is None or isinstance(score, Real),
-        "curve": isinstance(curve, Mapping) and (not curve or set(curve) == set(CURVE)),
+        "curve": isinstance(curve, Mapping) and (not curve or set(curve) == set(CURVES)),
         "circumstances": isinstance(circumstances.seconds, Real)
         and isinstance(circumstances.memory, Real)
         and isinstance(circumstances.versions, Mapping)

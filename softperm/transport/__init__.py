@@ -167,8 +167,8 @@ def softmax(
     if dustbin is not None:
         plan = plan[:, :-1]  # (V, P)
     vertex = torch.arange(len(plan), device=plan.device)
-    mass = torch.where((vertex >= ptr[0]) & (vertex < ptr[-1]), problem.row_mass, 0)
-    return plan * mass.to(plan.dtype)[:, None]
+    inside = (vertex >= ptr[0]) & (vertex < ptr[-1])
+    return torch.where(inside[:, None], plan * problem.row_mass.to(plan.dtype)[:, None], 0)
 
 
 def _plain(number: Any) -> Any:

@@ -212,6 +212,7 @@ def test_softmax_is_what_is_left_of_sinkhorn_without_column_masses():
 
 def test_softmax_has_the_plan_of_vertices_in_graphs_and_refuses_what_sinkhorn_refuses():
     scores, ptr = torch.randn(5, 3), torch.tensor([1, 2, 4])
+    scores[0] = torch.nan  # of no graph
     mass = torch.tensor([1.0, 2.0, 0.5, 1.0, 1.0], dtype=torch.float64, requires_grad=True)
     plan = softmax(scores, ptr, row_mass=mass)
     assert plan.dtype == torch.float32
