@@ -68,6 +68,8 @@ def test_regression_standardises_with_the_known_training_targets():
 def test_targets_that_only_rounding_varies_do_not_vary(constant):
     y = torch.full((20, 1), constant, dtype=torch.float64)
     assert Regression.of(y).std == (1.0,)
+    y[::3] *= 1 + 2**-52
+    assert Regression.of(y).std == (1.0,)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
