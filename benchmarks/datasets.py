@@ -30,8 +30,8 @@ TASKS = 128
 
 OURS = """
 import json, sys, time
-from softperm.datasets import load_dataset
-import torch, softperm.datasets.load, softperm.datasets.tu
+from softperm.data.datasets import load_dataset
+import torch, softperm.data.datasets.load, softperm.data.datasets.tu
 name, root, show = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
 begin = time.perf_counter()
 first = load_dataset(name, root, progress=show)
@@ -39,8 +39,8 @@ made = time.perf_counter()
 again = load_dataset(name, root)
 opened = time.perf_counter()
 assert first.fingerprint == again.fingerprint
-from softperm.datasets.statistics import compare
-from softperm.datasets.store import open_store
+from softperm.data.datasets.statistics import compare
+from softperm.data.datasets.store import open_store
 from pathlib import Path
 pack, = Path(open_store().cache, "prepared").glob("*.pack")
 split = first.official_split

@@ -19,9 +19,9 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 
-from softperm.datasets.synthetic import distance_study
+from softperm.data.datasets.synthetic import distance_study
+from softperm.data.graphs import as_graphs
 from softperm.distance import frobenius_intervals
-from softperm.graphs import as_graphs
 
 
 def main() -> None:

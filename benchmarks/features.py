@@ -21,8 +21,8 @@ import networkx as nx
 import numpy as np
 import torch
 
-from softperm.features import structural_features, triangles
-from softperm.files.tu import TUArrays, read_tu
+from softperm.data.features import structural_features, triangles
+from softperm.data.formats.tu import TUArrays, read_tu
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
 
 from gpu_timing import DECILES, ITERATIONS, arrays, draw, measure, table  # noqa: E402
 
-from softperm.transport import gpu, reference  # noqa: E402
-from softperm.transport.problem import Problem, pose  # noqa: E402
+from softperm.ops.transport import gpu, reference  # noqa: E402
+from softperm.ops.transport.problem import Problem, pose  # noqa: E402
 
 RAGGED = (0, 1, 2, 7, 31, 32, 33, 100, 129, 400, 513, 900, 2500, 6000)
 
@@ -166,8 +166,8 @@ def operators():
     try:
         import numba  # noqa: F401
     except ImportError:
-        sys.modules.setdefault("softperm.transport.cpu", types.ModuleType("cpu"))
-    from softperm.transport import sinkhorn
+        sys.modules.setdefault("softperm.ops.transport.cpu", types.ModuleType("cpu"))
+    from softperm.ops.transport import sinkhorn
 
     return sinkhorn
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import triton
 
-from softperm.transport import gpu
-from softperm.transport.problem import Problem, pose
+from softperm.ops.transport import gpu
+from softperm.ops.transport.problem import Problem, pose
 
 ITERATIONS = 100
 BANDWIDTH = 4.3e12  # bytes a second, read and written, as measured by a large copy on an H200

@@ -32,13 +32,13 @@ from torch_geometric.nn.pool import global_mean_pool
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from softperm.commands.dataset_runs import Problem, configure
-from softperm.datasets import load_dataset
-from softperm.datasets.dataset import Dataset, dataset_of
-from softperm.datasets.pack import open_pack
-from softperm.datasets.store import open_store
-from softperm.embeddings import LabelEmbedding
-from softperm.model import build
+from softperm.cli.dataset_runs import Problem, configure
+from softperm.data.datasets import load_dataset
+from softperm.data.datasets.dataset import Dataset, dataset_of
+from softperm.data.datasets.pack import open_pack
+from softperm.data.datasets.store import open_store
+from softperm.nn.embeddings import LabelEmbedding
+from softperm.nn.model import build
 from softperm.training.devices import connect, disconnect
 from softperm.training.fit import FitConfig, Schedule, fit
 from softperm.training.tasks import MultiLabel, mean_loss

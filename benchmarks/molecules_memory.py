@@ -22,9 +22,9 @@ import torch
 from machine import run_watched
 from molecules import BATCH, open_molecules, problem_of
 
-from softperm.commands.dataset_runs import configure
-from softperm.datasets.pack import Spool, open_pack
-from softperm.model import build
+from softperm.cli.dataset_runs import configure
+from softperm.data.datasets.pack import Spool, open_pack
+from softperm.nn.model import build
 from softperm.training.fit import Examples, FitConfig, fit
 from softperm.training.tasks import MultiLabel
 

@@ -8,8 +8,8 @@ absent), padded to the dataset's largest graph, goes forward and backward throug
 naive      the paper's way: every graph padded, log-sum-exp after log-sum-exp, all of it recorded
            for autograd;
 POT        ``ot.batch.solve_batch`` on the same padded arrays, differentiated by autograd;
-reference  ``softperm.transport.reference``: ragged, one row for all padding, autograd;
-fused      ``softperm.transport.sinkhorn``: all iterations, also when nothing changes any more
+reference  ``softperm.ops.transport.reference``: ragged, one row for all padding, autograd;
+fused      ``softperm.ops.transport.sinkhorn``: all iterations, also when nothing changes any more
            (tolerance −1), with their exact gradient; and with its defaults (stops early, implicit
            gradient where it did).
 
@@ -39,7 +39,7 @@ import torch
 from machine import clock, describe, measure_rates, resident
 from torch import Tensor
 
-from softperm.transport import sinkhorn
+from softperm.ops.transport import sinkhorn
 
 DATASETS = {  # latent vertices; median and deviation of the logarithm of sizes, smallest, largest
     "MUTAG": (20, 17.5, 0.26, 10, 28),

@@ -23,21 +23,21 @@ __all__ = [
 ]
 
 _HOME = {
-    "ModelConfig": "softperm.model",
-    "PiGNN": "softperm.model",
+    "ModelConfig": "softperm.nn.model",
+    "PiGNN": "softperm.nn.model",
     "PiGNNClassifier": "softperm.estimators",
     "PiGNNRegressor": "softperm.estimators",
     "frobenius_distance": "softperm.distance",
     "frobenius_matrix": "softperm.distance",
     "joint_alignment": "softperm.distance",
-    "sinkhorn": "softperm.transport",
+    "sinkhorn": "softperm.ops.transport",
 }
 
 if TYPE_CHECKING:
     from softperm.distance import frobenius_distance, frobenius_matrix, joint_alignment
     from softperm.estimators import PiGNNClassifier, PiGNNRegressor
-    from softperm.model import ModelConfig, PiGNN
-    from softperm.transport import sinkhorn
+    from softperm.nn.model import ModelConfig, PiGNN
+    from softperm.ops.transport import sinkhorn
 
 
 def __getattr__(name: str) -> object:

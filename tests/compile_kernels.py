@@ -7,18 +7,18 @@ process of its own.
 
 import torch
 import triton
+from ops.transport.cases import draw
 from training.test_gpu_batch_layout import collection
-from transport.cases import draw
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
-from softperm.normalisation import gpu as normalisation
-from softperm.ragged import gpu as ragged
-from softperm.ragged import gpu_maximum
+from softperm.ops.normalisation import gpu as normalisation
+from softperm.ops.ragged import gpu as ragged
+from softperm.ops.ragged import gpu_maximum
+from softperm.ops.transport import gpu as transport
+from softperm.ops.transport.problem import pose
 from softperm.training import gpu_adam, gpu_batch_layout
-from softperm.transport import gpu as transport
-from softperm.transport.problem import pose
 
 TARGET = GPUTarget("cuda", 90, 32)
 BACKEND = make_backend(TARGET)

@@ -22,7 +22,7 @@ SLOWEST = (
 """Files of tests that take longest: begun first, they do not keep one worker busy at the end."""
 
 
-TRAINING = {"commands", "estimators", "lab"}
+TRAINING = {"cli", "estimators", "lab"}
 """Folders of tests that train to see something else: the tests of the parts check their shapes."""
 
 

@@ -13,11 +13,11 @@ APART = os.environ.get("SOFTPERM_KERNEL_TESTS") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 law = pytest.mark.skipif(not APART, reason="runs in a process of its own")
 FILES = [
-    "transport/test_gpu.py",
-    "ragged/test_gpu.py",
-    "ragged/test_gpu_maximum.py",
-    "test_gpu_normalisation.py",
-    "baselines/test_gpu_stack.py",
+    "ops/transport/test_gpu.py",
+    "ops/ragged/test_gpu.py",
+    "ops/ragged/test_gpu_maximum.py",
+    "ops/test_gpu_normalisation.py",
+    "lab/baselines/test_gpu_stack.py",
     "training/test_gpu_adam.py",
     "training/test_gpu_batch_layout.py",
 ]

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from samples import collect, random_graph
 
-from softperm.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, build
 from softperm.training.devices import PeerLost, connect, disconnect
 from softperm.training.fit import Epoch, Examples, FitConfig, Schedule, fit
 from softperm.training.tasks import MultiLabel

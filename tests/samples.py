@@ -18,9 +18,9 @@ from torch_geometric.data import Data
 from typer.testing import CliRunner, Result
 
 from softperm.cli import app
-from softperm.collection import Collection
-from softperm.graphs import as_graphs
-from softperm.vocabulary import Vocabulary
+from softperm.data.collection import Collection
+from softperm.data.graphs import as_graphs
+from softperm.data.vocabulary import Vocabulary
 
 
 def random_graph(

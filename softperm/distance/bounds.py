@@ -8,12 +8,12 @@ import numpy as np
 from jaxtyping import Int
 from scipy.optimize import quadratic_assignment
 
+from softperm.data.graphs import as_graph
 from softperm.distance.local import descend, improve
 from softperm.distance.pack import pack, pair_of
 from softperm.distance.pairs import Pair
 from softperm.distance.relaxation import relax
 from softperm.distance.tree import plant
-from softperm.graphs import as_graph
 
 
 def spectral_lower_bound(g1: Any, g2: Any) -> float:
@@ -25,7 +25,7 @@ def spectral_lower_bound(g1: Any, g2: Any) -> float:
     hexagon and two triangles have the same degrees and different spectra.
 
     Args:
-        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
 
     Returns:
@@ -43,7 +43,7 @@ def degree_lower_bound(g1: Any, g2: Any) -> float:
     the degrees give way to the norms of the rows: :math:`\sum_i (\rho_i(G_1) - \rho_i(G_2))^2`.
 
     Args:
-        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
 
     Returns:
@@ -62,7 +62,7 @@ def assignment_lower_bound(g1: Any, g2: Any, *, labels: bool = False) -> float:
     simple graphs without labels.
 
     Args:
-        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
         labels: whether only vertices of equal label may be matched.
 
@@ -79,7 +79,7 @@ def descent_upper_bound(
     """The best of several descents by exchanges of two images.
 
     Args:
-        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
         labels: whether only vertices of equal label may be matched.
         restarts: how many shaken starts follow the first, which is the assignment bound's; they
@@ -107,7 +107,7 @@ def faq_upper_bound(
     large for the search to be short.
 
     Args:
-        g1: a graph, anything :func:`softperm.graphs.as_graph` takes.
+        g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
         restarts: how many random starts follow the first, which is the barycentre.
         seed: of the random starts.

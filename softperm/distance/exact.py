@@ -77,8 +77,7 @@ def frobenius_distance(
     graphs of any weights and one size.
 
     Args:
-        g1: a graph, anything :func:`softperm.graphs.as_graph` takes: NetworkX, PyG, an adjacency
-            matrix.
+        g1: a graph in any form that :func:`softperm.data.graphs.as_graph` accepts.
         g2: another.
         labels: whether only vertices of equal label may be matched.
         time_limit: seconds after which the best so far is returned with the interval it lies in;

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from softperm.data.graphs import as_graphs
 from softperm.distance.matrix import frobenius_intervals
 from softperm.distance.pack import adjacency
 from softperm.distance.placement import align
-from softperm.graphs import as_graphs
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,13 +24,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from softperm.data.graphs import as_graphs
 from softperm.distance.batch import solve_pairs
 from softperm.distance.checkpoint import PairTable, fingerprint, load, save
 from softperm.distance.exact import EFFORT, LARGEST, check_time_limit, solve
 from softperm.distance.pack import Packed, pack, pair_of
 from softperm.distance.search import GLANCE
 from softperm.distance.symmetry import representatives
-from softperm.graphs import as_graphs
 
 PORTION = 64  # pairs of one task: long enough for threads, short enough for the progress bar
 SAVE_EVERY = 10.0  # seconds between two checkpoints

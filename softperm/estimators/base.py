@@ -15,7 +15,9 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 from torch_geometric.data import Data
 
-from softperm.collection import Collection, GraphBatch
+from softperm.data.collection import Collection, GraphBatch
+from softperm.data.graphs import as_graphs
+from softperm.data.vocabulary import Vocabulary
 from softperm.estimators.preparation import (
     feature_statistics,
     find_device,
@@ -24,13 +26,11 @@ from softperm.estimators.preparation import (
     plain,
 )
 from softperm.estimators.settings import EstimatorSettings
-from softperm.folder import FolderError, read_folder, write_folder
-from softperm.graphs import as_graphs
-from softperm.model import ModelConfig, PiGNN, build, rebuild
+from softperm.nn.folder import FolderError, read_folder, write_folder
+from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.training.fit import Epoch, Examples, fit, predict
 from softperm.training.progress import EpochBar
 from softperm.training.tasks import Task
-from softperm.vocabulary import Vocabulary
 
 Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from softperm.model import ModelConfig
+from softperm.nn.model import ModelConfig
 from softperm.training.fit import Examples, FitConfig, Schedule
 from softperm.training.tasks import Task
 

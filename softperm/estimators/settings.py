@@ -11,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from softperm.estimators.preparation import plain
-from softperm.model import ModelConfig
+from softperm.nn.model import ModelConfig
 from softperm.training.fit import FitConfig
 
 

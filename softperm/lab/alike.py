@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from softperm.baselines import Kernel, System
+from softperm.lab.baselines import Kernel, System
 from softperm.lab.records import Run
 from softperm.training.fit import Epoch
 

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from softperm.explore.plots import log_where_wide
 from softperm.lab.tables import Cell
-from softperm.plots import log_where_wide
 
 FEW = 6
 """Systems of a picture that shows spreads and has room for its legend, at most."""

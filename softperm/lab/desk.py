@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from softperm.baselines import Kernel
 from softperm.lab.alike import key_of, shape_of, training_of
+from softperm.lab.baselines import Kernel
 from softperm.lab.jobs import Job
 from softperm.lab.problem import Problem
 from softperm.lab.records import Record, Run, read_records, write_records

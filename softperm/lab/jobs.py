@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softperm.baselines import DataShape, Kernel, System
 from softperm.lab.alike import best_epoch, distinct, training_of
+from softperm.lab.baselines import DataShape, Kernel, System
 from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
 from softperm.lab.systems import PiGNNSystem, find_system

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from softperm.baselines.inputs import with_positions
-from softperm.collection import Collection
-from softperm.datasets import Dataset, Split, make_folds, random_split
+from softperm.data.collection import Collection
+from softperm.data.datasets import Dataset, Split, make_folds, random_split
+from softperm.lab.baselines.inputs import with_positions
 from softperm.lab.recipes import Recipe
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from softperm.baselines import Kernel
-from softperm.datasets.disk import exclusive
+from softperm.files import exclusive
 from softperm.lab.alike import key_of
+from softperm.lab.baselines import Kernel
 from softperm.lab.desk import Desk, Engine, Say
 from softperm.lab.jobs import check_configuration
 from softperm.lab.problem import Problem

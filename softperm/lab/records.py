@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from softperm import __version__
-from softperm.folder import write_atomically
+from softperm.files import write_atomically
 from softperm.training.scoreboard import CURVES
 
 FORMAT = 1

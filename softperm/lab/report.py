@@ -10,8 +10,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from softperm.datasets.catalogue import known_names
-from softperm.folder import write_atomically
+from softperm.data.datasets.catalogue import known_names
+from softperm.files import write_atomically
 from softperm.lab.curves import curves
 from softperm.lab.page import Page
 from softperm.lab.recipes import quoted

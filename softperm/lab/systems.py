@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from softperm.baselines import KERNELS, SYSTEMS, DataShape, Kernel, System
-from softperm.model import ModelConfig, PiGNN, build
+from softperm.lab.baselines import KERNELS, SYSTEMS, DataShape, Kernel, System
+from softperm.nn.model import ModelConfig, PiGNN, build
 
 _FROM_DATA = (
     "outputs", "structure_size", "attribute_size", "edge_attribute_size", "weighted",

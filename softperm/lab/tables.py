@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from softperm.datasets.qm9 import QM9_UNITS
+from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.lab.records import Record
 from softperm.lab.systems import Kernel, find_system
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from numba import njit
 from torch import Tensor
 
-from softperm.threads import over_ranges
+from softperm.parallel import over_ranges
 
 
 class StackedAdam:

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from softperm.collection import Collection
+from softperm.data.collection import Collection
 
 
 @dataclass(frozen=True)

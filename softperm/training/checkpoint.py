@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from softperm.folder import write_atomically
+from softperm.files import write_atomically
 
 _HEADER = b"softperm checkpoint 3\n"
 _DIGEST = hashlib.sha256().digest_size

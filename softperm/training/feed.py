@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from softperm.collection import Collection, GraphBatch
+from softperm.data.collection import Collection, GraphBatch
 from softperm.training.records import Examples
 from softperm.training.tasks import Task
 

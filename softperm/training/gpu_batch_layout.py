@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from softperm.collection import Collection
+from softperm.data.collection import Collection
 from softperm.training.batch_layout import Layout
 
 PLACES = 256  # that one program fills with the number of a vertex or an edge

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.normalisation import VertexBatchNorm
+from softperm.ops.normalisation import VertexBatchNorm
 from softperm.training.devices import Fabric
 
 

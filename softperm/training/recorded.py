@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from softperm.collection import Collection, GraphBatch
+from softperm.data.collection import Collection, GraphBatch
 from softperm.training.capture import Captured
 from softperm.training.stacked_batch import Room, gather
 from softperm.training.tasks import Task, mean_loss

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from softperm.collection import Collection
+from softperm.data.collection import Collection
 
 
 @dataclass(frozen=True)

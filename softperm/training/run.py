@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.collection import Collection
+from softperm.data.collection import Collection
 from softperm.training.average import RunningMean
 from softperm.training.devices import Fabric
 from softperm.training.feed import Feed, Portion

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import stack_module_state
 
-from softperm.collection import Collection
+from softperm.data.collection import Collection
 from softperm.training.adam import StackedAdam
 from softperm.training.capture import Captured, on_device
 from softperm.training.checkpoint import read_checkpoint, write_checkpoint

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from softperm.collection import Collection
-from softperm.linear import SHARE
+from softperm.data.collection import Collection
+from softperm.ops.linear import SHARE
 from softperm.training import batch_layout
 
 CUTS = 64  # places between which the cuts between rooms are chosen

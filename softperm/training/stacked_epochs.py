@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from softperm.collection import Collection
+from softperm.data.collection import Collection
 from softperm.training.capture import Captured, Studio
 from softperm.training.fit import FitConfig, epoch_order
 from softperm.training.stacked_batch import Room, needs, rooms

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch_geometric.data import Data
 
-from softperm.collection import Collection
+from softperm.data.collection import Collection
 from softperm.training.capture import on_device
 from softperm.training.stacked_batch import Room, gather
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from distance.oracle import pad, random_matrix, shuffled, weigh
 
-from softperm.datasets.synthetic import distance_study
+from softperm.data.datasets.synthetic import distance_study
 from softperm.distance import frobenius_matrix, joint_alignment
 
 

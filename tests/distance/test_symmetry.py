@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from distance.oracle import labelled_graph, random_matrix, shuffled, weigh
 
+from softperm.data.graphs import as_graphs
 from softperm.distance.bounds import read_pair
 from softperm.distance.pack import pack
 from softperm.distance.search import advance, open_bound
 from softperm.distance.symmetry import orbits, representatives, with_orbits
 from softperm.distance.tree import plant
-from softperm.graphs import as_graphs
 
 SYMMETRIC = {
     "cycle": nx.cycle_graph(7),

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 from sklearn.utils.validation import check_is_fitted
 
 from softperm import PiGNNClassifier, PiGNNRegressor
-from softperm.graphs import as_graphs
+from softperm.data.graphs import as_graphs
 
 DRAWN, Y = two_kinds(12)
 GRAPHS = as_graphs(DRAWN)

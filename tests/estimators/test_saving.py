@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from samples import FAST, labelled_path, random_graph, rings_and_cliques, same_weights
 
 from softperm import PiGNN, PiGNNClassifier, PiGNNRegressor
+from softperm.data.graphs import as_graphs
 from softperm.estimators.preparation import identity_of
-from softperm.folder import FolderError, write_folder
-from softperm.graphs import as_graphs
-from softperm.model import ModelConfig
+from softperm.nn.folder import FolderError, write_folder
+from softperm.nn.model import ModelConfig
 from softperm.training.settings import Schedule
 
 DRAWN, KIND = rings_and_cliques(10)
@@ -108,7 +108,7 @@ SPOILT = {
     ),
     "an unknown model setting": (
         lambda c: nested(c, "model", depth=3),
-        "do not fit: unknown model settings: depth",
+        "do not fit: unknown settings depth",
     ),
     "a wrong setting": (
         lambda c: nested(c, "params", latent_vertices=0),

@@ -11,7 +11,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import r2_score
 
 from softperm import PiGNNClassifier, PiGNNRegressor
-from softperm.graphs import as_graphs
+from softperm.data.graphs import as_graphs
 
 DRAWN, KIND = rings_and_cliques(12)
 GRAPHS = as_graphs(DRAWN)

@@ -9,8 +9,8 @@ import torch
 from samples import FAST, same_weights, two_kinds
 
 from softperm import PiGNNClassifier, PiGNNRegressor
+from softperm.data.graphs import as_graphs
 from softperm.estimators.preparation import hold_out
-from softperm.graphs import as_graphs
 from softperm.training.progress import EpochBar
 
 DRAWN, Y = two_kinds(16)

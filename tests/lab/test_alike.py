@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from lab.problems import FOLDS, RULES, TRAINING, final_jobs, problem, selection_jobs
 
-from softperm.baselines import SYSTEMS, DataShape
 from softperm.lab.alike import key_of
+from softperm.lab.baselines import SYSTEMS, DataShape
 from softperm.lab.jobs import ended, working
 from softperm.lab.protocol import Contender, choose, contender_of
 from softperm.lab.recipes import points, read_recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from softperm.datasets.catalogue import PAPER
+from softperm.data.datasets.catalogue import PAPER
 from softperm.lab.protocol import contender_of
 from softperm.lab.recipes import points, published, read_recipe, recipe_names
 from softperm.lab.systems import find_system

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from softperm.graphs import as_graphs
+from softperm.data.graphs import as_graphs
 from softperm.lab.studies import synthetic
 from softperm.lab.studies import synthetic_report as report
 from softperm.lab.studies.synthetic import FOR_DISTANCES, StudyConfig

@@ -8,9 +8,9 @@ import torch
 from lab.problems import SMALL, TRAINING
 from samples import collect
 
-from softperm.baselines import DataShape
-from softperm.baselines.inputs import with_positions
-from softperm.datasets import load_dataset
+from softperm.data.datasets import load_dataset
+from softperm.lab.baselines import DataShape
+from softperm.lab.baselines.inputs import with_positions
 from softperm.lab.engines import LocalEngine
 from softperm.lab.problem import own_problem, problem_of
 from softperm.lab.protocol import Contender, Rules, evaluate

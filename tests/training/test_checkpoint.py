@@ -88,7 +88,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(place, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left on device") as caught:
+    with pytest.raises(OSError, match="the disk is full") as caught:
         write_checkpoint(place, "abc", {"model": {}})
     assert caught.value.filename == str(place)
     monkeypatch.undo()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from samples import collect, random_graph
 
-from softperm.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, build
 from softperm.training import feed as feeding
 from softperm.training.feed import Feed, ahead, fits
 from softperm.training.records import Examples

@@ -12,7 +12,7 @@ import torch
 from samples import collect, random_graph, same_weights
 
 from softperm import PiGNNClassifier
-from softperm.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, build
 from softperm.training import fit as fitting
 from softperm.training.fit import Examples, FitConfig, epoch_order, fit, predict
 from softperm.training.interrupt import interruptible

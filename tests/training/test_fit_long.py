@@ -12,14 +12,14 @@ from samples import collect, random_graph, same_weights
 from torch import nn
 from torch.testing import assert_close
 
-from softperm.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, build
+from softperm.ops.transport import sinkhorn
 from softperm.training import fit as fitting
 from softperm.training.checkpoint import read_checkpoint
 from softperm.training.devices import connect
 from softperm.training.fit import Examples, FitConfig, Schedule, fit
 from softperm.training.run import Run
 from softperm.training.tasks import MultiLabel
-from softperm.transport import sinkhorn
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
 
@@ -284,7 +284,7 @@ def test_in_mixed_precision_the_head_has_16_bits_and_the_transport_32(encoder, m
         kinds["scores"].add(scores.dtype)
         return sinkhorn(scores, *args, **kwargs)
 
-    monkeypatch.setattr("softperm.permutation.sinkhorn", noting)
+    monkeypatch.setattr("softperm.nn.permutation.sinkhorn", noting)
     model = network(encoder)
     last = model.head.final[-1]
     last.register_forward_hook(lambda *seen: kinds["head"].add((model.training, seen[2].dtype)))

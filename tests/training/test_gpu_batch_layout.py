@@ -5,11 +5,11 @@ import pytest
 import torch
 from kernels import DEVICE, law
 
-from softperm.collection import Collection
-from softperm.graphs import as_graphs
+from softperm.data.collection import Collection
+from softperm.data.graphs import as_graphs
+from softperm.data.vocabulary import Vocabulary
 from softperm.training import batch_layout
 from softperm.training.stacked_batch import needs
-from softperm.vocabulary import Vocabulary
 
 GRAPHS = [
     nx.path_graph(5),

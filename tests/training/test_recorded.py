@@ -4,7 +4,7 @@ import pytest
 import torch
 from samples import collect, random_graph
 
-from softperm.model import ModelConfig, PiGNN, build
+from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.training import recorded
 from softperm.training.fit import Examples, FitConfig, Schedule, fit
 from softperm.training.run import Run

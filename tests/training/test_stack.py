@@ -5,7 +5,7 @@ import pytest
 import torch
 from samples import VARIANTS, collect, random_graph, variant_name
 
-from softperm.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, build
 from softperm.training.fit import Examples, FitConfig, fit, predict
 from softperm.training.stack import Stack, fit_stack
 from softperm.training.stacked_outputs import batches, predict_stack

@@ -6,11 +6,11 @@ import pytest
 import torch
 from samples import collect, random_graph
 
-from softperm.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, build
+from softperm.ops.transport import sinkhorn
 from softperm.training.stacked_batch import Room, needs, rooms
 from softperm.training.stacked_epochs import worth
 from softperm.training.stacked_outputs import predict_stack
-from softperm.transport import sinkhorn
 
 GENERATOR = torch.Generator().manual_seed(0)
 NEEDS = {
@@ -60,7 +60,7 @@ def test_stacked_models_are_told_the_largest_graph(monkeypatch):
         told.append(largest)
         return sinkhorn(*inputs, largest=largest, **others)
 
-    monkeypatch.setattr("softperm.permutation.sinkhorn", solve)
+    monkeypatch.setattr("softperm.nn.permutation.sinkhorn", solve)
     graphs = collect([random_graph(n, seed=n) for n in (5, 7, 2)])
     config = ModelConfig(2, latent_vertices=3, hidden=4, attribute_size=3, edge_attribute_size=2)
     models = [build(config, seed=seed).double() for seed in range(2)]

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.collection import Collection
-from softperm.model import PiGNN
-from softperm.permutation import MixedPermutation, SoftPermutation
+from softperm.data.collection import Collection
+from softperm.nn.model import PiGNN
+from softperm.nn.permutation import MixedPermutation, SoftPermutation
 
 
 class PaddedPiGNN(nn.Module):

@@ -18,16 +18,16 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from softperm.collection import Collection
-from softperm.datasets.synthetic import runtime_study
-from softperm.folder import write_atomically
+from softperm.data.collection import Collection
+from softperm.data.datasets.synthetic import runtime_study
+from softperm.data.vocabulary import Vocabulary
+from softperm.files import write_atomically
 from softperm.lab.page import Page
 from softperm.lab.records import device_name, versions
 from softperm.lab.studies.naive import PaddedPiGNN, pad
-from softperm.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, build
 from softperm.training.fit import Examples, FitConfig, epoch_order, fit
 from softperm.training.tasks import Classification, mean_loss
-from softperm.vocabulary import Vocabulary
 
 SIZES = tuple(range(10, 101, 10))
 BATCH = 64

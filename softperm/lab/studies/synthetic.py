@@ -18,18 +18,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from softperm.alignment import align_adjacency
-from softperm.baselines.readout import ReadoutGNN
-from softperm.collection import Collection
+from softperm.data.collection import Collection
+from softperm.data.vocabulary import Vocabulary
 from softperm.distance import frobenius_matrix, joint_alignment
-from softperm.encoders import GCNEncoder, GINEncoder
-from softperm.folder import write_atomically
+from softperm.files import write_atomically
+from softperm.lab.baselines.readout import ReadoutGNN
 from softperm.lab.studies.measures import Fidelity, fidelity, vector_distances
-from softperm.model import ModelConfig, PiGNN, build
+from softperm.nn.alignment import align_adjacency
+from softperm.nn.encoders import GCNEncoder, GINEncoder
+from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.training.fit import FitConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Regression
-from softperm.vocabulary import Vocabulary
 
 Say = Callable[[str, float], None]
 """Told what is being done, and what share of the whole study is behind."""

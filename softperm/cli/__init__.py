@@ -1,0 +1,76 @@
+"""The command ``softperm``: parses, calls the library, prints. Heavy imports wait for a command."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from softperm import __version__
+from softperm.cli import data, distance, embed, evaluate, predict, report, study, train
+
+
+class OneSentence(TyperGroup):
+    """Commands that answer bad input with one sentence on standard error and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command; exit code 130 after Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.secho("interrupted", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise  # the reader of our output went away, which typer answers quietly
+        except (ValueError, OSError, ArithmeticError, ImportError, MemoryError) as problem:
+            sentence = _sentence(problem)
+        except RuntimeError as problem:
+            if not any(words in str(problem) for words in _NO_MEMORY):
+                raise
+            sentence = _sentence(MemoryError())
+        typer.secho(f"error: {sentence}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(2)
+
+
+app = typer.Typer(
+    cls=OneSentence,
+    help="Soft permutations of graphs: learn from, align and compare collections of graphs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train.train)
+app.command()(predict.predict)
+app.command()(embed.embed)
+app.command()(distance.distance)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
+app.add_typer(data.app, name="data")
+app.add_typer(study.app, name="study")
+
+_NO_MEMORY = ("out of memory", "can't allocate memory")
+"""How torch says it, of a GPU and of the machine."""
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+    if version:
+        typer.echo(f"softperm {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command line."""
+    app(prog_name="softperm")
+
+
+def _sentence(problem: BaseException) -> str:
+    """What went wrong, on one line."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return ": ".join(str(part) for part in (problem.filename, problem.strerror) if part)
+    if isinstance(problem, MemoryError) and not str(problem):
+        return "out of memory: use a smaller --batch-size"
+    words = " ".join(str(problem).split()) or type(problem).__name__
+    return re.sub(r"symmetrise=True( \(as_graphs has it\))?", "--symmetrise", words)

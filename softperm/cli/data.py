@@ -1,0 +1,194 @@
+"""``softperm data``: find, fetch, check and look at datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softperm.cli.console import ready_folder, say
+
+if TYPE_CHECKING:
+    from softperm.data.datasets.dataset import Dataset
+    from softperm.data.datasets.statistics import Comparison
+
+app = typer.Typer(help="Find, fetch, check and look at datasets.", no_args_is_help=True)
+
+Root = Annotated[Path | None, typer.Option("--data-root", help="Your folder of raw datasets.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Symmetrise = Annotated[bool, typer.Option(help="Take edges listed once as undirected.")]
+Names = Annotated[list[str], typer.Argument(help="MUTAG, ogbg-molhiv, QM9, any TUDataset name.")]
+
+
+@app.command("list")
+def list_(data_root: Root = None, as_json: Json = False) -> None:
+    """Say which datasets are known, and which are on this machine."""
+    from softperm.data.datasets.catalogue import find_entry, known_names
+    from softperm.data.datasets.store import open_store
+    from softperm.data.datasets.verify import raw_path
+
+    store = open_store(data_root)
+    rows = []
+    for entry in map(find_entry, known_names()):
+        path = raw_path(entry, store)
+        made = sorted((store.cache / "prepared").glob(f"{entry.name}-*.pack"))
+        rows.append(
+            {
+                "name": entry.name,
+                "kind": entry.kind,
+                "raw files": "to be fetched" if path is None else str(path),
+                "prepared": f"{len(made)} in the cache" if made else "no",
+            }
+        )
+    _table(rows, as_json)
+    if not as_json:
+        say("any other name is taken for a TUDataset")
+
+
+@app.command()
+def get(
+    names: Names, data_root: Root = None, symmetrise: Symmetrise = False, as_json: Json = False
+) -> None:
+    """Fetch and prepare datasets, so that they open at once from then on."""
+    rows = []
+    for name in names:
+        dataset = _load(name, data_root, symmetrise)
+        left_out = f"{dataset.meta.self_loops:,} / {dataset.meta.duplicates:,}"
+        rows.append(
+            {
+                "name": name,
+                "graphs": len(dataset),
+                "task": dataset.task,
+                "self-loops / repeats left out": left_out,
+                "fingerprint": dataset.fingerprint[:16],
+            }
+        )
+    _table(rows, as_json)
+
+
+@app.command()
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(help="By default all at hand.")] = None,
+    data_root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Check raw files, the data in them, prepared files and splits; exit code 2 if one is bad."""
+    from dataclasses import asdict
+
+    from softperm.data.datasets.catalogue import find_entry, known_names
+    from softperm.data.datasets.store import open_store
+    from softperm.data.datasets.verify import raw_path
+    from softperm.data.datasets.verify import verify as look
+    from softperm.progress import progress_bars
+
+    store = open_store(data_root)
+    entries = [find_entry(name) for name in names or known_names()]
+    if not names:
+        entries = [e for e in entries if raw_path(e, store) is not None]
+    with progress_bars() as report:
+        checks = [check for entry in entries for check in look(entry, store, report)]
+    _table([asdict(check) for check in checks], as_json)
+    bad = [f"{c.name} ({c.what})" for c in checks if not c.good]
+    if bad:
+        raise ValueError(f"not as it should be: {', '.join(bad)}")
+
+
+@app.command()
+def show(
+    names: Names,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("data-figures"),
+    data_root: Root = None,
+    symmetrise: Symmetrise = False,
+    figures: Annotated[bool, typer.Option(help="Draw histograms and graphs.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Print the paper's statistics of datasets beside the data's own, and draw some graphs."""
+    results = []
+    for name in names:
+        results.append(_show(name, out, data_root, symmetrise, figures, as_json))
+    if as_json:
+        _table(results, as_json)
+
+
+def _show(
+    name: str, out: Path, root: Path | None, symmetrise: bool, figures: bool, as_json: bool
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from softperm.data.datasets.statistics import compare
+
+    dataset = _load(name, root, symmetrise, attributes=None)
+    compared = compare(dataset)
+    paths = _pictures(dataset, out) if figures else []
+    if not as_json:
+        _print_comparison(dataset, compared)
+        for path in paths:
+            say(f"wrote {path}")
+    return {
+        "name": name,
+        "fingerprint": dataset.fingerprint,
+        "self_loops_left_out": dataset.meta.self_loops,
+        "repeats_left_out": dataset.meta.duplicates,
+        "statistics": [asdict(c) for c in compared],
+        "figures": [str(p) for p in paths],
+    }
+
+
+def _load(
+    name: str, root: Path | None, symmetrise: bool, attributes: bool | None = None
+) -> Dataset:
+    from softperm.data.datasets import load_dataset
+
+    return load_dataset(name, root, attributes=attributes, symmetrise=symmetrise, progress=True)
+
+
+def _pictures(dataset: Dataset, out: Path) -> list[Path]:
+    from softperm.data.datasets.figures import drawings, histograms
+
+    ready_folder(out)
+    made = {"histograms": histograms(dataset), "graphs": drawings(dataset)}
+    paths = [out / f"{dataset.name}-{what}.png" for what in made]
+    for path, figure in zip(paths, made.values(), strict=True):
+        figure.savefig(path, dpi=120)
+    return paths
+
+
+def _print_comparison(dataset: Dataset, compared: Sequence[Comparison]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{dataset.name}: {len(dataset):,} graphs, {dataset.task}"
+    table = Table("", "here", "paper", "why they differ", title=title)
+    for row in compared:
+        table.add_row(
+            row.field.replace("_", " "),
+            _number(row.found, row.digits),
+            _number(row.published, row.digits),
+            row.note,
+        )
+    Console().print(table)
+
+
+def _number(value: float | int | None, digits: int) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.{digits}f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _table(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    if as_json:
+        typer.echo(json.dumps(list(rows), indent=2, ensure_ascii=False))
+        return
+    table = Table(*(rows[0] if rows else ("nothing here",)))
+    for row in rows:
+        table.add_row(
+            *("yes" if v is True else "no" if v is False else str(v) for v in row.values())
+        )
+    Console().print(table)

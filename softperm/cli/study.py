@@ -1,0 +1,82 @@
+"""``softperm study``: the paper's studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softperm.cli.console import (
+    give,
+    goes_on,
+    ready_folder,
+    say,
+    staged,
+    warnings_as_lines,
+)
+
+app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)
+
+
+@app.callback()
+def _studies() -> None:
+    """Run a study of the paper."""
+
+
+@app.command()
+def synthetic(
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; a study there is gone on with.")
+    ] = Path("demo"),
+    max_vertices: Annotated[
+        int, typer.Option(help="Size of the largest graphs; the paper's is 9.")
+    ] = 9,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
+    ] = 5,
+    epochs: Annotated[int, typer.Option(min=1, help="Of each training.")] = 150,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare distances between learnt vectors with exact graph distances, on generated graphs."""
+    from softperm.data.datasets.synthetic import distance_study
+    from softperm.estimators.preparation import find_device
+    from softperm.lab.studies import synthetic as study
+    from softperm.lab.studies import synthetic_report as report
+
+    where = str(find_device(device))
+    ready_folder(out)
+    config = study.StudyConfig(seeds=seeds, epochs=epochs)
+    graphs = distance_study(max_vertices=max_vertices)
+    with warnings_as_lines(), goes_on(out), staged("distance study") as stage:
+        found = study.run(graphs, config, out, device=where, say=stage)
+    page = report.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
+    say(f"open {page} in a browser")
+    give({**report.summary(found), "report": str(page)}, as_json)
+
+
+@app.command()
+def runtime(
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; a study there is gone on with.")
+    ] = Path("runtime"),
+    epochs: Annotated[int, typer.Option(min=1, help="Timed for softperm.")] = 20,
+    naive_epochs: Annotated[int, typer.Option(min=1, help="Timed for the padded way.")] = 3,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Time an epoch over the size of graphs and over latent vertices, beside the padded way."""
+    from softperm.estimators.preparation import find_device
+    from softperm.lab.studies import runtime as study
+
+    device = str(find_device(device))
+    ready_folder(out)
+    with warnings_as_lines(), goes_on(out), staged("runtime study") as stage:
+        over_n, over_p = study.run(
+            out, epochs=epochs, naive_epochs=naive_epochs, device=device, say=stage
+        )
+    page = study.write(over_n, over_p, out, device)
+    ratios = [t.naive / t.ours for t in (*over_n, *over_p)]
+    result = {"smallest_ratio": min(ratios), "largest_ratio": max(ratios), "report": str(page)}
+    give(result, as_json)

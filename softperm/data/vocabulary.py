@@ -1,0 +1,279 @@
+"""What training graphs carry, learnt once, and any graphs laid out accordingly."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from softperm.data.canonical import carries, check_alike, count_edges, width
+from softperm.data.collection import Collection
+from softperm.data.features import structural_features
+
+Label = int | str
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The labels, attribute sizes and weights of the graphs a model was trained on.
+
+    Args:
+        labels: for each column of vertex labels, the labels seen in training, in order of their
+            codes. The integer 1 and the string ``"1"`` are two labels.
+        edge_labels: the same of edge labels.
+        x_size: number of continuous attributes of a vertex; 0 means none.
+        edge_attr_size: number of continuous attributes of an edge; 0 means none.
+        weighted: whether any graph had edge weights.
+    """
+
+    labels: tuple[tuple[Label, ...], ...] = ()
+    edge_labels: tuple[tuple[Label, ...], ...] = ()
+    x_size: int = 0
+    edge_attr_size: int = 0
+    weighted: bool = False
+
+    @classmethod
+    def learn(cls, graphs: Sequence[Data]) -> Vocabulary:
+        """The vocabulary of canonical training graphs; it does not depend on their order.
+
+        Args:
+            graphs: what :func:`softperm.data.graphs.as_graphs` gives.
+
+        Returns:
+            The vocabulary, with integer labels in ascending order before strings.
+
+        Raises:
+            ValueError: if the graphs carry different fields.
+        """
+        check_alike(graphs, "graph {}".format)
+        with_edges = [graph for graph in graphs if count_edges(graph) > 0]
+        return cls(
+            labels=_seen(graphs, "label"),
+            edge_labels=_seen(with_edges, "edge_label"),
+            x_size=max((width(graph, "x") for graph in graphs), default=0),
+            edge_attr_size=max((width(graph, "edge_attr") for graph in with_edges), default=0),
+            weighted=any("edge_weight" in graph for graph in graphs),
+        )
+
+    def encode(self, graphs: Sequence[Data]) -> Collection:
+        """Lay graphs end to end, labels as codes, with degree and triangles computed.
+
+        The graphs must carry the fields of the training graphs, no more and no fewer. A label that
+        training did not see gets code −1, with one warning for all graphs. A graph without weights
+        has weights of 1.
+
+        Args:
+            graphs: canonical graphs.
+
+        Returns:
+            The collection, in the order of ``graphs``.
+
+        Raises:
+            ValueError: a graph with other fields, or of other sizes, than those of training.
+        """
+        self.check(graphs)
+        sizes = torch.tensor([graph.num_nodes for graph in graphs])
+        edge_sizes = torch.tensor([count_edges(graph) for graph in graphs])
+        ptr, edge_ptr = _ptr(sizes), _ptr(edge_sizes)
+        edge_index = torch.cat([graph["edge_index"] for graph in graphs], dim=1)  # (2, E)
+        shift = torch.repeat_interleave(ptr[:-1], edge_sizes)  # (E,)
+        with_edges = [graph for graph in graphs if count_edges(graph) > 0]
+        label = _encode(graphs, "label", self.labels)
+        edge_label = _encode(with_edges, "edge_label", self.edge_labels)
+        unseen = [
+            _unseen(graphs, "label", label, ptr),
+            _unseen(with_edges, "edge_label", edge_label, edge_ptr),
+        ]
+        if any(found.rows for found in unseen):
+            _warn_unseen(*unseen)
+        return Collection(
+            ptr=ptr,
+            edge_ptr=edge_ptr,
+            edge_index=edge_index,
+            structure=structural_features(edge_index + shift, ptr),
+            label=label,
+            label_sizes=tuple(map(len, self.labels)),
+            x=_stack(graphs, "x", self.x_size),
+            edge_label=edge_label,
+            edge_label_sizes=tuple(map(len, self.edge_labels)),
+            edge_attr=_stack(with_edges, "edge_attr", self.edge_attr_size),
+            edge_weight=_weights(graphs) if self.weighted else None,
+        )
+
+    def to_config(self) -> dict[str, Any]:
+        """The vocabulary as plain values that survive JSON unchanged."""
+        config = asdict(self)
+        for key in ("labels", "edge_labels"):
+            config[key] = [list(column) for column in config[key]]
+        return config
+
+    @classmethod
+    def from_config(cls, config: Any) -> Vocabulary:
+        """The vocabulary that :meth:`to_config` wrote down.
+
+        Args:
+            config: what JSON gave back; it may come from a damaged or foreign file.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            ValueError: if a key is unknown or missing, or a value is not of its kind.
+        """
+        expected = {field.name for field in fields(cls)}
+        if not isinstance(config, Mapping) or set(config) != expected:
+            found = sorted(config) if isinstance(config, Mapping) else type(config).__name__
+            raise ValueError(f"vocabulary: expected the keys {sorted(expected)}, found {found}")
+        for key in ("labels", "edge_labels"):
+            _check_columns(key, config[key])
+        for key in ("x_size", "edge_attr_size"):
+            if type(config[key]) is not int or config[key] < 0:
+                raise ValueError(
+                    f"vocabulary: {key} is {config[key]!r}; expected a size, 0 or more"
+                )
+        if type(config["weighted"]) is not bool:
+            raise ValueError(
+                f"vocabulary: weighted is {config['weighted']!r}; expected true or false"
+            )
+        columns = {k: tuple(map(tuple, config[k])) for k in ("labels", "edge_labels")}
+        return cls(**{**config, **columns})
+
+    def check(self, graphs: Sequence[Data]) -> None:
+        """Raise ValueError unless every graph carries what the training graphs did."""
+        if not graphs:
+            raise ValueError("expected at least one graph, got none")
+        trained = {
+            "x": self.x_size,
+            "label": len(self.labels),
+            "edge_attr": self.edge_attr_size,
+            "edge_label": len(self.edge_labels),
+        }
+        for i, graph in enumerate(graphs):
+            for field, size in trained.items():
+                found = width(graph, field)
+                if found == size or (field.startswith("edge") and count_edges(graph) == 0):
+                    continue
+                raise ValueError(
+                    f"graph {i} has {carries(field, found)}, but the model was trained on "
+                    f"graphs with {carries(field, size)}; give the same fields as in training"
+                )
+            if "edge_weight" in graph and not self.weighted:
+                raise ValueError(
+                    f"graph {i} has edge weights, but the model was trained on graphs without; "
+                    f"remove them, or train with weights"
+                )
+
+
+def _check_columns(key: str, columns: Any) -> None:
+    """Raise unless these are lists of distinct integers and strings."""
+    wrong = not isinstance(columns, list) or any(
+        not isinstance(column, list)
+        or any(type(value) not in (int, str) for value in column)
+        or len(set(column)) != len(column)
+        for column in columns
+    )
+    if wrong:
+        raise ValueError(
+            f"vocabulary: {key} is {str(columns)[:60]}; expected lists of distinct integers or "
+            f"strings"
+        )
+
+
+def _ptr(sizes: Tensor) -> Tensor:
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+
+def _seen(graphs: Sequence[Data], field: str) -> tuple[tuple[Label, ...], ...]:
+    """The distinct labels of each column, integers in order and then strings in order."""
+    columns = max((width(graph, field) for graph in graphs), default=0)
+    seen = []
+    for c in range(columns):
+        values = _values(graphs, field, c)
+        distinct = set(values) if isinstance(values, list) else np.unique(values).tolist()
+        seen.append(tuple(sorted(distinct, key=lambda value: (isinstance(value, str), value))))
+    return tuple(seen)
+
+
+def _values(graphs: Sequence[Data], field: str, column: int) -> np.ndarray | list[Label]:
+    """One column of all graphs end to end: an array if all labels are integers, else a list."""
+    chunks = [getattr(graph, field) for graph in graphs]
+    if any(isinstance(chunk, list) for chunk in chunks):
+        return list(chain.from_iterable(c if isinstance(c, list) else c.tolist() for c in chunks))
+    return torch.cat([c if c.ndim == 1 else c[:, column] for c in chunks]).numpy()
+
+
+def _encode(
+    graphs: Sequence[Data], field: str, columns: tuple[tuple[Label, ...], ...]
+) -> Tensor | None:
+    """Codes of a field's labels, one column each; −1 for labels outside the vocabulary."""
+    if not columns:
+        return None
+    if not graphs:
+        return torch.empty(0, len(columns), dtype=torch.long)
+    codes = []
+    for c, known in enumerate(columns):
+        code_of = {value: code for code, value in enumerate(known)}
+        values = _values(graphs, field, c)
+        if isinstance(values, list):
+            codes.append(torch.tensor([code_of.get(value, -1) for value in values]))
+            continue
+        distinct, inverse = np.unique(values, return_inverse=True)
+        table = np.array([code_of.get(value, -1) for value in distinct.tolist()], dtype=np.int64)
+        codes.append(torch.from_numpy(table[inverse]))
+    return torch.stack(codes, dim=1)  # (V, L)
+
+
+def _stack(graphs: Sequence[Data], field: str, size: int) -> Tensor | None:
+    """A field of all graphs end to end; None if there is none."""
+    if size == 0:
+        return None
+    chunks = [getattr(graph, field) for graph in graphs]
+    return torch.cat(chunks) if chunks else torch.empty(0, size)
+
+
+def _weights(graphs: Sequence[Data]) -> Tensor:
+    return torch.cat(
+        [g["edge_weight"] if "edge_weight" in g else torch.ones(count_edges(g)) for g in graphs]
+    )
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Labels outside the vocabulary: how many rows hold some, of which graphs, the first few."""
+
+    rows: int = 0
+    graphs: frozenset[int] = frozenset()
+    labels: tuple[Label, ...] = ()
+
+
+def _unseen(graphs: Sequence[Data], field: str, codes: Tensor | None, ptr: Tensor) -> _Unseen:
+    """What of a field is unseen; ``ptr`` is where each graph's rows begin."""
+    if codes is None or not bool((codes < 0).any()):
+        return _Unseen()
+    labels: dict[Label, None] = {}  # a set that keeps the order
+    for c, column in enumerate((codes < 0).unbind(1)):
+        values = _values(graphs, field, c)
+        for k in column.nonzero()[:, 0][:1000].tolist():
+            labels[values[k] if isinstance(values, list) else int(values[k])] = None
+    rows = (codes < 0).any(dim=1).nonzero()[:, 0]
+    owners = torch.searchsorted(ptr[1:], rows, right=True).unique()
+    return _Unseen(len(rows), frozenset(owners.tolist()), tuple(labels)[:3])
+
+
+def _warn_unseen(vertices: _Unseen, edges: _Unseen) -> None:
+    """Warn once of all labels that training did not see."""
+    graphs = sorted(vertices.graphs | edges.graphs)
+    more = f" and {len(graphs) - 1} more" if len(graphs) > 1 else ""
+    named = ", ".join(map(repr, vertices.labels + edges.labels))
+    warnings.warn(
+        f"graph {graphs[0]}{more}: {vertices.rows} vertices and {edges.rows // 2} edges have "
+        f"labels that training did not see (such as {named}); these count as no label",
+        stacklevel=3,
+    )

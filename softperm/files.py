@@ -1,0 +1,119 @@
+"""Files that appear whole or not at all, and locks that end with the process that holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Replaces a file in one step: a reader sees the old content or the new, nothing between.
+
+    Args:
+        path: the file; its folder is made if missing.
+        content: bytes, or text that is written as UTF-8.
+
+    Raises:
+        OSError: it cannot be written; the old file is still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with disk_errors(path):
+            beside.write_bytes(content.encode() if isinstance(content, str) else content)
+            put_in_place(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def put_in_place(source: Path, target: Path) -> None:
+    """Renames a finished file to ``target``, once its bytes are on the disk."""
+    with source.open("rb") as stream:
+        os.fsync(stream.fileno())
+    os.replace(source, target)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Makes errors of writing name ``path`` and, on a full disk, say what to do."""
+    try:
+        yield
+    except OSError as error:
+        words = error.strerror
+        if is_full(error):
+            words = (
+                "the disk is full; free some space, or set SOFTPERM_CACHE or --out to a folder on "
+                "another disk, and run again"
+            )
+        raise OSError(error.errno, words, str(path)) from None
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that the disk has no space left."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+@contextlib.contextmanager
+def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> Iterator[None]:
+    """Holds the lock ``target.lock``; it ends with the process, also after ``kill -9``.
+
+    Args:
+        target: the file or folder to be written.
+        wait: called before waiting for another process that holds the lock; None to not wait.
+
+    Raises:
+        BlockingIOError: another process holds the lock, and ``wait`` is None.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(target.with_name(target.name + ".lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if wait is None:
+            raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(target)) from None
+        wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def workspace(target: Path) -> Iterator[Path]:
+    """An empty folder beside ``target`` to make it in; removed afterwards.
+
+    Call it while holding :func:`exclusive`: what a killed process left there is removed first.
+
+    Yields:
+        The folder, on the same disk as ``target``, so that a rename can finish the work.
+    """
+    folder = target.with_name(target.name + ".making")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Removes the workspaces of killed processes; those whose lock is held stay."""
+    for left in folder.glob("*.making"):
+        target = left.with_name(left.name.removesuffix(".making"))
+        with contextlib.suppress(BlockingIOError), exclusive(target, wait=None):
+            shutil.rmtree(left, ignore_errors=True)

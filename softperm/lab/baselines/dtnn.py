@@ -1,0 +1,90 @@
+"""DTNN (Schütt et al., "Quantum-Chemical Insights from Deep Tensor Neural Networks", 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from softperm.data.collection import GraphBatch, prepare
+from softperm.lab.baselines.aggregate import sum_readout
+from softperm.lab.baselines.inputs import vertex_features
+from softperm.lab.baselines.pairs import Pairs, all_pairs, bond_distance, count_pairs
+from softperm.lab.baselines.shape import MEMORY_LIMIT, check_memory
+
+Distance = Callable[[GraphBatch, Pairs], Float[Tensor, " K"]]
+"""How far apart the vertices of each pair are."""
+
+
+class DTNN(nn.Module):
+    r"""Every atom is refined by all others, through their distances.
+
+    .. math:: c_i \leftarrow c_i + \sum_{j \ne i} \tanh W \big((W_c c_j + b_c)
+        \circ (W_d \hat d_{ij} + b_d)\big), \qquad y = \sum_i \text{MLP}(c_i)
+
+    :math:`\hat d` spreads a distance over Gaussians 0.2 apart and 0.2 wide. The paper's are of
+    distances in space: :func:`euclidean_distance`, for batches that carry positions. A graph alone
+    has none, so by default the distance is the number of bonds between two atoms, and atoms of
+    different parts send each other nothing. Atoms begin with a linear embedding of their
+    attributes; sizes follow MoleculeNet (Wu et al., 2018), whose numbers the paper quotes.
+
+    Args:
+        features: size F of a vertex's features.
+        outputs: number C of outputs.
+        distance: how far apart two vertices are.
+        hidden: size H of an atom's vector.
+        factors: size of the product of vector and distance.
+        rounds: how often atoms are refined.
+        furthest: centre of the last Gaussian.
+        memory_limit: bytes that a training step may need.
+    """
+
+    centres: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        outputs: int,
+        distance: Distance = bond_distance,
+        *,
+        hidden: int = 30,
+        factors: int = 60,
+        rounds: int = 2,
+        furthest: float = 18.0,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        super().__init__()
+        self.distance, self.factors, self.memory_limit = distance, factors, memory_limit
+        self.register_buffer("centres", torch.arange(0.0, furthest + 0.1, 0.2))
+        self.embed = nn.Linear(features, hidden, bias=False)
+        self.vector = nn.ModuleList(nn.Linear(hidden, factors) for _ in range(rounds))
+        self.space = nn.ModuleList(nn.Linear(len(self.centres), factors) for _ in range(rounds))
+        self.product = nn.ModuleList(nn.Linear(factors, hidden, bias=False) for _ in range(rounds))
+        self.atom = nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        dtype = self.embed.weight.dtype
+        self._check(batch)
+        pairs = all_pairs(batch)
+        d = self.distance(batch, pairs).to(dtype)  # (K,)
+        near = d.isfinite()
+        first, second = pairs.index[:, near]
+        spread = torch.exp(-0.5 * ((d[near, None] - self.centres) / 0.2).square())  # (K, G)
+        c = self.embed(vertex_features(batch).to(dtype))  # (V, H)
+        for vector, space, product in zip(self.vector, self.space, self.product, strict=True):
+            message = torch.tanh(product(vector(c)[second] * space(spread)))  # (K, H)
+            c = c.index_add(0, first, message)
+        return sum_readout(self.atom(c), batch.ptr)
+
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that a training step takes, by the measured number of vectors of each pair."""
+        each = 3 * (len(self.centres) + 4 * self.factors)
+        return count_pairs(batch) * each * self.embed.weight.element_size()
+
+    def _check(self, batch: GraphBatch) -> None:
+        remedy = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
+        check_memory("DTNN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)

@@ -1,0 +1,78 @@
+"""The frame of the systems for molecules: embedding, rounds of message passing, readout, head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from softperm.data.collection import GraphBatch, prepare
+from softperm.lab.baselines.aggregate import Readout, mean_readout
+from softperm.lab.baselines.inputs import vertex_features
+from softperm.lab.baselines.layers import Dropout
+from softperm.ops.normalisation import VertexBatchNorm
+
+
+class Molecular(nn.Module):
+    """Message passing with batch normalisation, ReLU and dropout after each round.
+
+    Attributes of vertices are one-hot labels, so a linear layer without bias is the sum of an
+    embedding for each label, as in OGB's examples.
+
+    Args:
+        features: size F of a vertex's features.
+        hidden: size H of the hidden vectors.
+        rounds: each turns vectors (V, H) and the batch into vectors (V, H).
+        head: outputs (B, C) from the graphs' vectors (B, H).
+        dropout: rate after each round.
+        residual: whether a round is added to what was there before.
+        relu_last: whether the last round too ends in a ReLU.
+        readout: what a graph learns from its vertices.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        rounds: Sequence[nn.Module],
+        head: nn.Module,
+        *,
+        dropout: float,
+        residual: bool,
+        relu_last: bool = True,
+        readout: Readout = mean_readout,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Linear(features, hidden, bias=False)
+        self.rounds = nn.ModuleList(rounds)
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in rounds)
+        self.dropouts = nn.ModuleList(Dropout(dropout) for _ in rounds)
+        self.head, self.readout = head, readout
+        self.residual, self.relu_last = residual, relu_last
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        count = batch.ptr[-1]
+        x = self.embed(vertex_features(batch).to(self.embed.weight.dtype))  # (V, H)
+        last = len(self.rounds) - 1
+        parts = zip(self.rounds, self.norms, self.dropouts, strict=True)
+        for k, (message, norm, dropout) in enumerate(parts):
+            y = norm(message(x, batch), count)
+            y = dropout(torch.relu(y) if k < last or self.relu_last else y, count)
+            x = x + y if self.residual else y
+        return self.head(self.readout(x, batch.ptr))
+
+
+def narrowing_head(hidden: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers, each half as wide as the one before, as PNA and DGN have them."""
+    half, quarter = max(1, hidden // 2), max(1, hidden // 4)
+    return nn.Sequential(
+        nn.Linear(hidden, half),
+        nn.ReLU(),
+        nn.Linear(half, quarter),
+        nn.ReLU(),
+        nn.Linear(quarter, outputs),
+    )

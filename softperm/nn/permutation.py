@@ -1,0 +1,166 @@
+"""Soft permutations: each vertex of a graph assigned, softly, to P latent vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from softperm.data.collection import GraphBatch
+from softperm.ops.linear import vertex_linear
+from softperm.ops.transport import sinkhorn, softmax
+
+Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
+"""The function f of the paper: scores of vertices against latent vertices."""
+
+
+def relu_inner_product(
+    q: Float[Tensor, "V H"], latent: Float[Tensor, "P H"]
+) -> Float[Tensor, "V P"]:
+    r"""The paper's comparison: :math:`S = \text{ReLU}(\tilde Q W^\top)`."""
+    return torch.relu(vertex_linear(q, latent))
+
+
+def structure(batch: GraphBatch) -> Float[Tensor, "V S"]:
+    """The structural features of a batch's vertices."""
+    return batch.structure
+
+
+def attributes(batch: GraphBatch) -> Float[Tensor, "V F"]:
+    """The attributes of a batch's vertices."""
+    return batch.x
+
+
+def structure_and_attributes(batch: GraphBatch) -> Float[Tensor, "V SF"]:
+    """Structural features beside attributes."""
+    return torch.cat([batch.structure, batch.x], dim=1)
+
+
+class Sinkhorn(nn.Module):
+    """The normaliser of the paper: rows and columns of the plan have given masses.
+
+    Args:
+        iterations: at most how many; the paper's number is 100.
+        tolerance: early stop; see :func:`softperm.ops.transport.sinkhorn`.
+        gradient: see :func:`softperm.ops.transport.sinkhorn`.
+    """
+
+    gradient: Literal["auto", "truncated", "implicit"]
+
+    def __init__(
+        self,
+        iterations: int = 100,
+        tolerance: float | None = None,
+        gradient: Literal["auto", "truncated", "implicit"] = "auto",
+    ) -> None:
+        super().__init__()
+        self.iterations, self.tolerance, self.gradient = iterations, tolerance, gradient
+
+    def forward(self, scores: Tensor, ptr: Tensor, **rows: Any) -> Tensor:
+        """The transport plan (V, P) of scores (V, P)."""
+        return sinkhorn(
+            scores,
+            ptr,
+            iterations=self.iterations,
+            tolerance=self.tolerance,
+            gradient=self.gradient,
+            **rows,
+        )
+
+
+class Softmax(nn.Module):
+    """The normaliser without column masses: each vertex chooses by itself."""
+
+    def forward(self, scores: Tensor, ptr: Tensor, **rows: Any) -> Tensor:
+        """The softmax (V, P) of scores (V, P)."""
+        return softmax(scores, ptr, **rows)
+
+
+class SoftPermutation(nn.Module):
+    r"""Learns D (vertices × latent vertices) from one kind of vertex features.
+
+    .. math::
+        \tilde Q = \text{encoder}(Q), \quad S = f(\tilde Q, W), \quad D = \text{transport}(S)
+
+    Args:
+        encoder: turns features (V, F) into hidden vectors (V, H).
+        latent_vertices: number P of latent vertices, the rows of W.
+        hidden: size H of the encoder's output and of W's rows.
+        features: which features of a batch the encoder reads.
+        capacity: number n of vertices to which the paper pads every graph; None for no padding.
+            A graph larger than it is taken at its own size.
+        dustbin: whether vertices and latent vertices may stay unmatched (π-GNN-d).
+        compare: the function f.
+        normaliser: turns scores into a plan.
+        scale: of the latent vertices at the start, relative to torch's linear layers. The larger,
+            the harder the assignment that training begins with.
+    """
+
+    capacity: Tensor | None
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        latent_vertices: int,
+        hidden: int,
+        *,
+        features: Callable[[GraphBatch], Tensor] = structure,
+        capacity: int | None = None,
+        dustbin: bool = False,
+        compare: Compare = relu_inner_product,
+        normaliser: nn.Module | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if latent_vertices < 1:
+            raise ValueError(f"there must be at least 1 latent vertex; got {latent_vertices}")
+        self.encoder = encoder
+        self.features = features
+        size = None if capacity is None else torch.tensor(capacity)
+        self.register_buffer("capacity", size, persistent=False)
+        self.compare = compare
+        self.normaliser = normaliser or Sinkhorn()
+        self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))
+        self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
+        bound = scale / hidden**0.5  # with scale 1, as torch initialises a linear layer
+        nn.init.uniform_(self.latent, -bound, bound)
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:
+        """The soft permutation of each graph of a batch, vertices laid end to end."""
+        x = self.features(batch).to(self.latent.dtype)
+        x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): the padding vertex, all zeros
+        q = self.encoder(x, batch.edge_index, batch.ptr)  # (V + 1, H)
+        scores = self.compare(q, self.latent)  # (V + 1, P)
+        if scores.dtype in {torch.float16, torch.bfloat16}:
+            scores = scores.float()  # the transport needs float32's range and precision
+        scores, padding = scores.split([len(scores) - 1, 1])  # (V, P), (1, P)
+        rows = {} if batch.get("largest") is None else {"largest": batch.largest}
+        if self.capacity is not None:  # all padding vertices of a graph are one row with their mass
+            mass = (self.capacity - batch.ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
+            rows |= {"padding": padding.squeeze(0), "padding_mass": mass}
+        return self.normaliser(scores, batch.ptr, dustbin=self.dustbin, **rows)
+
+
+class MixedPermutation(nn.Module):
+    r"""Two permutations of the same graph mixed into one (Equation 5).
+
+    .. math:: D = \sigma(\alpha) D^{adj} + (1 - \sigma(\alpha)) D^{att}
+
+    Args:
+        adjacency: the permutation learnt from structure.
+        attributes: the permutation learnt from attributes.
+    """
+
+    def __init__(self, adjacency: SoftPermutation, attributes: SoftPermutation) -> None:
+        super().__init__()
+        self.adjacency = adjacency
+        self.attributes = attributes
+        self.alpha = nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:
+        """The mixed soft permutation of each graph of a batch."""
+        share = torch.sigmoid(self.alpha)
+        return torch.lerp(self.attributes(batch), self.adjacency(batch), share)

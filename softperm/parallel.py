@@ -1,0 +1,66 @@
+"""Cores, threads around compiled kernels, and worker processes: the one place for all three."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+MIN_OPERATIONS = 1 << 18  # fewer are done before a second thread would have started
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Number of threads for one operation: the smaller of numba's and torch's settings."""
+    import numba
+    import torch
+
+    # numba.get_num_threads() would also set torch's number of threads.
+    return min(numba.config.NUMBA_NUM_THREADS, torch.get_num_threads())  # type: ignore[attr-defined]
+
+
+def thread_pool() -> ThreadPoolExecutor:
+    """The threads of this process, shared by all operations.
+
+    Kernels release the interpreter and run on these threads instead of numba's own parallel loops:
+    OpenMP's threads die in a forked process, numba's fallback aborts when two threads of the caller
+    enter it, and both wait for a core on which a thread of torch may be spinning.
+    """
+    return _pool(os.getpid())
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """The pool of one process: threads do not survive a fork."""
+    return ThreadPoolExecutor(cores(), thread_name_prefix="softperm")
+
+
+def over_ranges(
+    kernel: Callable[..., object], count: int, operations: int, *arguments: object
+) -> None:
+    """Calls ``kernel(*arguments, first, last)`` on ranges that cover 0 … count, in parallel.
+
+    Args:
+        kernel: compiled with ``nogil``; ranges must be independent of each other.
+        count: number of items.
+        operations: rough number of operations for all items; few are done by the caller alone.
+        arguments: passed before the range.
+    """
+    workers = 1 if operations < MIN_OPERATIONS else min(threads(), count)
+    if workers <= 1:
+        kernel(*arguments, 0, count)
+        return
+    pieces = min(count, 4 * workers)  # more than threads, so that uneven ranges balance
+    cuts = [count * i // pieces for i in range(pieces + 1)]
+    running = [
+        thread_pool().submit(kernel, *arguments, cuts[i], cuts[i + 1]) for i in range(pieces)
+    ]
+    for piece in running:
+        piece.result()

@@ -1,0 +1,94 @@
+"""``softperm data``: list, get, verify and show."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from softperm.cli.data import app
+from softperm.data.datasets.store import open_store
+
+
+def run(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_list_says_what_is_here_and_what_would_be_fetched(write_tu: Callable) -> None:
+    root = write_tu("MUTAG")
+    rows = {r["name"]: r for r in json.loads(run("list", "--data-root", root, "--json"))}
+    assert rows["MUTAG"]["raw files"] == str(root / "tu" / "MUTAG.zip")
+    assert rows["COLLAB"]["raw files"] == "to be fetched"
+    assert rows["MUTAG"]["prepared"] == "no"
+    assert {"ogbg-molhiv", "ogbg-molpcba", "QM9", "REDDIT-MULTI-5K", "PROTEINS_full"} <= set(rows)
+    assert "MUTAG" in run("list", "--data-root", root)
+
+
+def test_get_prepares_and_says_what_was_left_out(write_tu: Callable) -> None:
+    root = write_tu(
+        A="1, 2\n2, 1\n1, 1\n2, 1\n",
+        graph_indicator="1\n1\n",
+        graph_labels="0\n",
+        node_labels=None,
+        node_attributes=None,
+    )
+    (row,) = json.loads(run("get", "TOY", "--data-root", root, "--json"))
+    assert row["graphs"] == 1
+    assert row["self-loops / repeats left out"] == "1 / 1"
+    assert len(list((open_store().cache / "prepared").glob("TOY-*.pack"))) == 1
+
+
+def test_show_prints_statistics_and_draws(write_tu: Callable, tmp_path: Path) -> None:
+    root, out = write_tu("MUTAG"), tmp_path / "figures"
+    said = run("show", "MUTAG", "--data-root", root, "--out", out)
+    assert "mean vertices" in said
+    assert "17.93" in said
+    assert sorted(p.name for p in out.iterdir()) == ["MUTAG-graphs.png", "MUTAG-histograms.png"]
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in out.iterdir())
+
+
+def test_show_gives_json(write_tu: Callable) -> None:
+    said = run("show", "TOY", "--data-root", write_tu(), "--no-figures", "--json")
+    (found,) = json.loads(said)
+    numbers = {c["field"]: c["found"] for c in found["statistics"]}
+    assert (numbers["graphs"], numbers["classes"], numbers["labels"]) == (40, 2, 3)
+    assert found["figures"] == []
+
+
+def test_verify_finds_sound_files_sound(write_tu: Callable) -> None:
+    checks = json.loads(run("verify", "TOY", "--data-root", write_tu(), "--json"))
+    assert [c["what"] for c in checks] == ["raw files", "data", "prepared file"]
+    assert all(c["good"] for c in checks)
+
+
+def test_verify_without_names_looks_at_what_is_at_hand(write_tu: Callable) -> None:
+    root = write_tu("IMDB-BINARY")
+    with pytest.raises(ValueError, match=r"not as it should be: IMDB-BINARY \(data\)"):
+        run("verify", "--data-root", root)  # the name is known, and the data is not its
+
+
+def test_verify_names_what_is_damaged(write_tu: Callable) -> None:
+    root = write_tu()
+    run("get", "TOY", "--data-root", root)
+    (pack,) = (open_store().cache / "prepared").glob("TOY-*.pack")
+    content = bytearray(pack.read_bytes())
+    content[70] ^= 1
+    pack.write_bytes(content)
+    with pytest.raises(ValueError, match=r"not as it should be: TOY \(prepared file\)"):
+        run("verify", "TOY", "--data-root", root)
+    pack.unlink()
+    archive = root / "tu" / "TOY.zip"
+    os.truncate(archive, archive.stat().st_size - 10)
+    with pytest.raises(ValueError, match=r"not as it should be: TOY \(raw files\)"):
+        run("verify", "TOY", "--data-root", root)
+    write_tu()
+    run("verify", "TOY", "--data-root", root)
+
+
+def test_what_is_not_here_is_said() -> None:
+    with pytest.raises(ValueError, match="TOY is not on this machine; softperm data get TOY"):
+        run("verify", "TOY")

@@ -1,0 +1,112 @@
+"""Tables of molecules: columns found, missing values kept missing, bad rows named."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+
+from softperm.data.formats import read_graphs
+from softperm.data.formats.records import as_column, parse_cells
+from softperm.data.formats.smiles_csv import read_smiles_csv, read_table
+
+
+def read(text: str, smiles_column: str | None = None, target: list[str] | None = None) -> list:
+    return list(read_smiles_csv(io.StringIO(text, newline=""), "t.csv", smiles_column, target))
+
+
+@pytest.mark.parametrize("name", ["smiles", "SMILES", "Smiles", " smiles "])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_column_called_smiles_is_found_in_any_case_and_layout(name, delimiter):
+    records = read(delimiter.join(["id", name, "y"]) + "\r\n" + delimiter.join("aC1") + "\r\n")
+    assert [record.id for record in records] == ["C"]
+    assert records[0].targets == {"id": "a", "y": 1}
+
+
+def test_another_column_may_be_named():
+    assert [r.id for r in read("mol,smiles\nCC,not this\n", smiles_column="mol")] == ["CC"]
+
+
+def test_only_wanted_targets_are_read():
+    assert read("smiles,a,b\nC,1,2\n", target=["b"])[0].targets == {"b": 2}
+
+
+def test_quoted_cells_and_blank_lines_are_as_in_every_csv():
+    records = read('smiles,name\nC,"methane, plain"\n  \nCC,"two\nlines"\nCCC,x\n')
+    assert [record.targets["name"] for record in records] == ["methane, plain", "two\nlines", "x"]
+    assert [record.where for record in records] == ["t.csv line 2", "t.csv line 5", "t.csv line 6"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "wanted"),
+    [
+        (["1", "0", "-3"], "i", [1, 0, -3]),
+        (["1", "", "0"], "f", [1.0, np.nan, 0.0]),
+        (["1.5", "NA", "nan"], "f", [1.5, np.nan, np.nan]),
+        (["", "", ""], "f", [np.nan, np.nan, np.nan]),
+        (["yes", "no", ""], "U", ["yes", "no", ""]),
+        (["1", "two", "3"], "U", ["1", "two", "3"]),
+        (["none", "na", "none"], "U", ["none", "na", "none"]),
+        (["1_0", "2", "3"], "U", ["1_0", "2", "3"]),
+        (["9" * 30, "1", "2"], "f", [float("9" * 30), 1.0, 2.0]),
+        ([" 1 ", "2 ", " 3"], "i", [1, 2, 3]),
+        ([str(2**63), str(2**63 + 1), ""], "U", [str(2**63), str(2**63 + 1), ""]),
+        ([str(2**53), str(2**53 + 1), ""], "U", [str(2**53), str(2**53 + 1), ""]),
+        (["1", "1", ""], "f", [1.0, 1.0, np.nan]),
+        ([str(2**53), str(2**53 + 1), "0.5"], "f", [2.0**53, 2.0**53, 0.5]),
+        (["9" * 400, "1", "-" + "9" * 400], "f", [np.inf, 1.0, -np.inf]),
+    ],
+)
+def test_columns_take_the_type_of_their_cells(cells, kind, wanted):
+    column = as_column(parse_cells(cells))
+    assert column.dtype.kind == kind
+    np.testing.assert_array_equal(column, wanted)
+
+
+BAD = {
+    "no SMILES": (
+        "id,name\n1,2\n",
+        "t.csv: expected a column 'smiles' of SMILES, found the columns id, name",
+    ),
+    "two of them": ("smiles,SMILES\nC,C\n", "found the columns smiles, SMILES; say which it is"),
+    "same name twice": ("smiles,a,a\nC,1,2\n", "t.csv: column 'a' appears twice"),
+    "empty file": ("", "t.csv has no header line"),
+    "short row": (
+        "smiles,y\nC,1\nCC\n",
+        "t.csv line 3 has 1 cells, but the header names 2 columns",
+    ),
+    "long row": ("smiles,y\nC,1,2\n", "t.csv line 2 has 3 cells"),
+    "open quote": ('smiles,y\nC,1\nCC,"2\n', "t.csv line 3 is not a table row"),
+    "not SMILES": ("smiles,y\nC,1\nhello,0\n", "t.csv line 3: 'hello' is not valid SMILES"),
+    "empty cell": ("smiles,y\nC,1\n,0\n", "t.csv line 3: '' is not valid SMILES"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_table_is_named_with_its_line(case):
+    text, message = BAD[case]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(text)
+
+
+def test_a_named_column_that_is_missing_is_answered_with_those_there_are():
+    with pytest.raises(ValueError, match="column 'mol' of SMILES, found the columns smiles, y"):
+        read("smiles,y\nC,1\n", smiles_column="mol")
+    with pytest.raises(ValueError, match=r"t.csv has no target 'z'; the targets there are: y"):
+        read("smiles,y\nC,1\n", target=["z"])
+
+
+def test_a_table_of_no_molecules_holds_no_graphs(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y\n")
+    with pytest.raises(ValueError, match="holds no graphs"):
+        read_graphs(tmp_path / "t.csv")
+
+
+def test_a_blank_cell_of_the_only_column_is_a_row():
+    with pytest.raises(ValueError, match=r"t.csv line 3: '' is not valid SMILES"):
+        read('smiles\nCC\n""\nCCO\n')
+
+
+def test_rows_know_their_lines():
+    header, rows = read_table(io.StringIO("a,b\n1,2\n\n3,4\n"), "t.csv")
+    assert (header, rows) == (["a", "b"], [(2, ["1", "2"]), (4, ["3", "4"])])

@@ -1,0 +1,197 @@
+"""Pairs, sets, distances and eigenvectors against the plain way to find them."""
+
+from itertools import combinations, pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from lab.baselines.cases import GRAPHS, SMALL, network, outputs, shuffled
+from samples import collect, double, plain_graph
+from torch.testing import assert_close
+
+from softperm.lab.baselines import SYSTEMS, DataShape, TooLarge
+from softperm.lab.baselines.dgn import directions, first_eigenvector
+from softperm.lab.baselines.diffpool import DiffPool
+from softperm.lab.baselines.dtnn import DTNN
+from softperm.lab.baselines.inputs import with_positions
+from softperm.lab.baselines.kgnn import HierarchicalGNN
+from softperm.lab.baselines.mpnn import MPNN
+from softperm.lab.baselines.pairs import all_pairs, bond_distance, euclidean_distance, pair_features
+from softperm.lab.baselines.phc import PHMLinear
+from softperm.lab.baselines.ppgn import PPGN
+from softperm.lab.baselines.subsets import edges_within, local_neighbours, parts, subsets
+
+PLAIN = [plain_graph(n, seed=n, density=0.4) for n in (5, 1, 7, 2, 4)]
+BATCH = double(collect(PLAIN)).batch(torch.arange(len(PLAIN)))
+START = BATCH.ptr.tolist()
+
+
+def whole() -> nx.Graph:
+    """All graphs of the batch as one, numbered as there."""
+    return nx.disjoint_union_all(PLAIN)
+
+
+def sets_of(k: int) -> list[tuple[int, ...]]:
+    spans = pairwise(START)
+    return [s for a, b in spans for s in combinations(range(a, b), k)]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_subsets_are_all_combinations_once(k):
+    sets = subsets(BATCH, k)
+    found = [tuple(row) for row in sets.members.tolist()]
+    assert sorted(found) == sorted(sets_of(k))
+    for graph, (a, b) in enumerate(pairwise(sets.ptr.tolist())):
+        assert all(START[graph] <= v < START[graph + 1] for row in found[a:b] for v in row)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_local_neighbours_differ_in_one_vertex_and_by_an_edge(k):
+    sets, graph = subsets(BATCH, k), whole()
+    members = [frozenset(row) for row in sets.members.tolist()]
+    expected = set()
+    for i, s in enumerate(members):
+        for j, t in enumerate(members):
+            if len(s & t) == k - 1 and graph.has_edge(*(s - t), *(t - s)):
+                expected.add((i, j))
+    found = [tuple(pair) for pair in local_neighbours(BATCH, sets).T.tolist()]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_parts_are_the_sets_of_one_vertex_less(k):
+    sets, smaller = subsets(BATCH, k), subsets(BATCH, k - 1)
+    for row, own in zip(sets.members.tolist(), parts(BATCH, sets, smaller).tolist(), strict=True):
+        found = {tuple(smaller.members[i].tolist()) for i in own}
+        assert found == set(combinations(row, k - 1))
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_edges_within_a_set_are_summed(k):
+    sets, graph = subsets(BATCH, k), whole()
+    low = BATCH.edge_index.min(0).values * 100 + BATCH.edge_index.max(0).values
+    found = edges_within(BATCH, sets, low[:, None].double())[:, 0]
+    expected = [
+        sum(100.0 * u + v for u, v in combinations(row, 2) if graph.has_edge(u, v))
+        for row in sets.members.tolist()
+    ]
+    assert found.tolist() == expected
+
+
+def test_pairs_and_their_distances_are_those_of_networkx():
+    pairs, graph = all_pairs(BATCH), whole()
+    expected = sorted((u, v) for a, b in sets_of(2) for u, v in ((a, b), (b, a)))
+    assert [tuple(p) for p in pairs.index.T.tolist()] == expected
+    assert torch.equal(pairs.index[:, pairs.edge], BATCH.edge_index)
+    steps = dict(nx.all_pairs_shortest_path_length(graph))
+    found = bond_distance(BATCH, pairs).tolist()
+    assert found == [steps[u].get(v, np.inf) for u, v in expected]
+    there = pair_features(BATCH, pairs)[:, -1]
+    assert there.tolist() == [float(graph.has_edge(u, v)) for u, v in expected]
+
+
+def test_the_first_eigenvector_solves_its_equation():
+    connected = [g for g in PLAIN if nx.is_connected(g)] + [nx.path_graph(11), nx.star_graph(0)]
+    batch = collect(connected).batch(torch.arange(len(connected)))
+    phi = first_eigenvector(batch.edge_index, batch.ptr)
+    for graph, part in zip(connected, phi.split(batch.ptr.diff().tolist()), strict=True):
+        if len(graph) == 1:
+            assert part.tolist() == [0.0]
+            continue
+        laplacian = nx.laplacian_matrix(graph, nodelist=range(len(graph))).toarray()
+        value = np.linalg.eigvalsh(laplacian)[1]
+        assert_close(torch.from_numpy(laplacian).double() @ part, value * part, rtol=0, atol=1e-9)
+        assert_close(part.norm().item(), 1.0)
+
+
+def test_the_field_weighs_neighbours_by_one_in_all_and_points_both_ways():
+    path = collect([nx.path_graph(6)]).batch(torch.tensor([0]))
+    field = directions(first_eigenvector(path.edge_index, path.ptr), path.edge_index)[:, 0]
+    total = torch.zeros(6, dtype=torch.float64).index_add(0, path.edge_index[0], field.abs())
+    assert_close(total, torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-6)
+    signs = {(u, v): s for (u, v), s in zip(path.edge_index.T.tolist(), field.sign(), strict=True)}
+    assert all(signs[u, v] == -signs[v, u] == signs[0, 1] for u, v in signs if u < v)
+
+
+def test_a_hypercomplex_layer_is_a_sum_of_kronecker_products():
+    layer = PHMLinear(3, 6, 9).double()
+    whole = sum(torch.kron(a, s) for a, s in zip(layer.rule, layer.weight, strict=True))
+    x = torch.randn(4, 6, dtype=torch.float64)
+    assert_close(layer(x), x @ whole.T + layer.bias)
+    with pytest.raises(ValueError, match="multiples of 3; got 6 and 8"):
+        PHMLinear(3, 6, 8)
+
+
+POSITIONED = ["dtnn", "mpnn", "ppgn"]
+
+
+def placed(graphs: list[nx.Graph], turn: np.ndarray):
+    """The graphs with positions that follow their vertices, turned in space."""
+    collection = collect(graphs)
+    rng = np.random.default_rng(1)
+    place = {(i, v): rng.normal(size=3) for i, g in enumerate(GRAPHS) for v in sorted(g)}
+    rows = [place[i, v] @ turn + 5 for i, g in enumerate(graphs) for v in g]
+    return with_positions(collection, torch.tensor(np.array(rows)).float())
+
+
+@pytest.mark.parametrize("name", POSITIONED)
+def test_with_positions_only_distances_count(name):
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    here = placed(GRAPHS, np.eye(3))
+    shape = DataShape.of(here, 2)
+    assert shape.positions
+    model = SYSTEMS[name].build(shape, SMALL[name], 0).double().eval()
+    y = outputs(model, here)
+    assert_close(y, outputs(model, placed(shuffled(GRAPHS), turn)), rtol=1e-4, atol=1e-5)
+    further = placed(GRAPHS, 2 * np.eye(3))
+    assert not torch.allclose(y, outputs(model, further), rtol=1e-3)
+
+
+def test_a_positioned_batch_holds_each_graphs_own_positions():
+    here = placed(GRAPHS, np.eye(3))
+    batch = here.batch(torch.tensor([3, 0]))
+    own = torch.cat([here.position[here.ptr[i] : here.ptr[i + 1]] for i in (3, 0)])
+    assert_close(batch.pos, own)
+    pairs = all_pairs(batch)
+    assert_close(euclidean_distance(batch, pairs)[0], (own[0] - own[1]).norm())
+
+
+LARGE = {
+    "DTNN": lambda limit: DTNN(1, 1, memory_limit=limit),
+    "MPNN": lambda limit: MPNN(1, 1, 1, memory_limit=limit),
+    "PPGN": lambda limit: PPGN(1, 1, 1, memory_limit=limit),
+    "1-2-3-GNN": lambda limit: HierarchicalGNN(1, 1, 1, largest=3, memory_limit=limit),
+    "DiffPool with 10 clusters": lambda limit: DiffPool(1, 8, 8, 40, 1, memory_limit=limit),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_does_not_fit_is_refused_in_words_before_it_is_built(name):
+    batch = collect([nx.path_graph(40), nx.path_graph(3)]).batch(torch.arange(2))
+    sentence = rf"{name} would need about [\d.]+ GiB .* 40 vertices, and may use 0.0 GiB: .*use"
+    with pytest.raises(TooLarge, match=sentence):
+        LARGE[name](1000)(batch)
+    assert LARGE[name](2**33)(batch).shape == (2, 1)
+
+
+def test_the_largest_graph_of_a_collection_can_be_refused():
+    huge = collect([nx.path_graph(6000)])
+    batch = huge.batch(torch.tensor([0]))
+    for name in ("ppgn", "1-2-3-gnn"):
+        with pytest.raises(TooLarge, match=r"6,000 vertices, and may use 24\.0 GiB"):
+            network(name, huge)(batch)
+    long = collect([nx.path_graph(1500)])
+    for name in ("diffpool", "dgcnn", "gin"):  # bounded: no n × n matrix
+        assert outputs(network(name, long).eval(), long).isfinite().all()
+
+
+def test_the_shape_of_a_collection_is_what_it_holds():
+    shape = DataShape.of(collect(PLAIN), 3, torch.tensor([0, 2]))
+    assert (shape.outputs, shape.largest, shape.vertex_size, shape.edge_size) == (3, 7, 1, 1)
+    assert (shape.size_percentiles[0], shape.size_percentiles[100]) == (5.0, 7.0)
+    degrees = [d for i in (0, 2) for _, d in PLAIN[i].degree]
+    assert list(shape.degree_counts) == np.bincount(degrees).tolist()
+    dressed = DataShape.of(collect(GRAPHS), 1)
+    assert (dressed.vertex_size, dressed.edge_size, dressed.continuous) == (3, 2, True)

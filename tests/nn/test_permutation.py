@@ -1,0 +1,152 @@
+"""Soft permutations: any comparison function, dustbins, normalisers, and the mixture of two."""
+
+import pytest
+import torch
+from samples import collect, double, random_graph
+from torch import nn
+from torch.testing import assert_close
+
+from softperm.nn import permutation as perm
+from softperm.nn.encoders import LinearEncoder
+from softperm.ops.transport import sinkhorn, softmax
+
+SIZES = (5, 1, 9, 4)
+BATCH = double(collect([random_graph(n, seed=n) for n in SIZES])).batch(torch.arange(4))
+P, HIDDEN = 4, 6
+
+
+def permutation(seed: int = 0, **choices) -> perm.SoftPermutation:
+    torch.manual_seed(seed)
+    return perm.SoftPermutation(LinearEncoder(2, HIDDEN), P, HIDDEN, **choices).double()
+
+
+def scores(made: perm.SoftPermutation, compare=perm.relu_inner_product) -> torch.Tensor:
+    """Scores of the real vertices, and those of the padding vertex last."""
+    x = nn.functional.pad(BATCH.structure, (0, 0, 0, 1))
+    return compare(made.encoder(x, BATCH.edge_index, BATCH.ptr), made.latent)
+
+
+def distance(q, latent):
+    """Another comparison: the negative squared distance."""
+    return -torch.cdist(q, latent).square()
+
+
+def cosine(q, latent):
+    return nn.functional.normalize(q, dim=1) @ nn.functional.normalize(latent, dim=1).mT
+
+
+def test_the_default_comparison_is_the_papers():
+    q, latent = torch.randn(3, 2), torch.randn(4, 2)
+    expected = torch.tensor([[max(0.0, float(a @ b)) for b in latent] for a in q])
+    assert_close(perm.relu_inner_product(q, latent), expected)
+
+
+@pytest.mark.parametrize("compare", [distance, cosine, perm.relu_inner_product])
+def test_any_comparison_function_makes_the_scores(compare):
+    made = permutation(compare=compare)
+    d = made(BATCH)
+    assert_close(d, sinkhorn(scores(made, compare)[:-1], BATCH.ptr))
+    assert_close(d.sum(1), torch.ones(len(d), dtype=d.dtype))
+    d.square().sum().backward()
+    assert bool((made.latent.grad != 0).any())
+
+
+def test_comparisons_differ():
+    plans = [permutation(compare=f)(BATCH) for f in (distance, cosine, perm.relu_inner_product)]
+    assert not torch.allclose(plans[0], plans[1])
+    assert not torch.allclose(plans[0], plans[2])
+
+
+def test_capacity_pads_each_graph_by_what_it_lacks():
+    made = permutation(capacity=7)
+    s = scores(made)
+    mass = torch.tensor([2.0, 6.0, 0.0, 3.0], dtype=torch.float64)
+    expected = sinkhorn(s[:-1], BATCH.ptr, padding=s[-1], padding_mass=mass)
+    assert_close(made(BATCH), expected)
+    assert not torch.allclose(made(BATCH), permutation()(BATCH))
+
+
+def test_a_capacity_below_every_size_is_no_padding():
+    assert_close(permutation(capacity=1)(BATCH), permutation()(BATCH))
+
+
+def test_a_dustbin_is_one_learnt_score_that_lets_vertices_stay_unmatched():
+    made = permutation(dustbin=True)
+    assert made.dustbin.shape == ()
+    assert made.dustbin.requires_grad
+    d = made(BATCH)
+    assert_close(d, sinkhorn(scores(made)[:-1], BATCH.ptr, dustbin=made.dustbin))
+    assert bool((d.sum(1) < 1).all())
+    d.square().sum().backward()
+    assert made.dustbin.grad != 0
+
+
+def test_the_score_of_the_dustbin_decides_how_much_stays_unmatched():
+    made = permutation(dustbin=True, normaliser=perm.Sinkhorn(iterations=20_000, tolerance=0.0))
+    matched = []
+    for score in (-30.0, 0.0, 30.0):
+        made.dustbin.data.fill_(score)
+        matched.append(made(BATCH).sum().item())
+    assert matched[0] > matched[1] > matched[2]
+    assert matched[2] < 1e-4
+    # all that can be matched is: min(N, P) vertices of each graph
+    assert matched[0] == pytest.approx(sum(min(n, P) for n in SIZES), rel=1e-3)
+
+
+@pytest.mark.parametrize("dustbin", [False, True])
+@pytest.mark.parametrize("capacity", [None, 12])
+def test_the_softmax_normaliser_lets_each_vertex_choose_by_itself(capacity, dustbin):
+    made = permutation(normaliser=perm.Softmax(), capacity=capacity, dustbin=dustbin)
+    s = scores(made)[:-1]
+    if dustbin:
+        choices = torch.cat([s, made.dustbin.expand(len(s), 1)], dim=1)
+        assert_close(made(BATCH), choices.softmax(dim=1)[:, :-1])
+    else:
+        assert_close(made(BATCH), s.softmax(dim=1))
+        assert_close(made(BATCH), softmax(s, BATCH.ptr))
+
+
+def test_iterations_and_tolerance_reach_the_transport():
+    one = permutation(normaliser=perm.Sinkhorn(iterations=1, tolerance=0.0))
+    assert_close(one(BATCH), sinkhorn(scores(one)[:-1], BATCH.ptr, iterations=1, tolerance=0.0))
+    many = permutation(normaliser=perm.Sinkhorn(iterations=500, tolerance=0.0))
+    columns = torch.stack([d.sum(0) for d in many(BATCH).split(list(SIZES))])
+    share = torch.tensor(SIZES, dtype=torch.float64)[:, None] / P
+    assert_close(columns, share.expand(4, P), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(one(BATCH), many(BATCH), atol=1e-9)
+
+
+def test_features_say_what_the_encoder_reads():
+    assert_close(perm.structure(BATCH), BATCH.structure)
+    assert_close(perm.attributes(BATCH), BATCH.x)
+    both = perm.structure_and_attributes(BATCH)
+    assert_close(both, torch.cat([BATCH.structure, BATCH.x], dim=1))
+
+
+def test_the_mixture_is_a_weighted_mean_of_two_permutations():
+    adjacency = permutation(0)
+    torch.manual_seed(1)
+    encoder = LinearEncoder(3, HIDDEN)
+    attributes = perm.SoftPermutation(encoder, P, HIDDEN, features=perm.attributes).double()
+    mixed = perm.MixedPermutation(adjacency, attributes).double()
+    one, other = adjacency(BATCH), attributes(BATCH)
+    assert_close(mixed(BATCH), (one + other) / 2)  # σ(0) = 1/2 at the beginning
+    for alpha in (-2.0, 0.5, 40.0):
+        mixed.alpha.data.fill_(alpha)
+        share = torch.sigmoid(torch.tensor(alpha, dtype=torch.float64))
+        assert_close(mixed(BATCH), share * one + (1 - share) * other)
+    mixed.alpha.data.fill_(0.3)
+    mixed(BATCH).square().sum().backward()
+    assert mixed.alpha.grad != 0
+
+
+def test_half_precision_scores_are_transported_in_single_precision():
+    made = permutation(compare=lambda q, latent: perm.relu_inner_product(q, latent).bfloat16())
+    d = made(BATCH)
+    assert d.dtype == torch.float32
+    assert_close(d.sum(1), torch.ones(len(d)))
+
+
+def test_there_must_be_a_latent_vertex():
+    with pytest.raises(ValueError, match="at least 1 latent vertex; got 0"):
+        perm.SoftPermutation(LinearEncoder(2, HIDDEN), 0, HIDDEN)
