@@ -215,7 +215,7 @@ def test_a_disk_that_is_full_is_said_with_the_file(data, tmp_path, monkeypatch):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_disk_that_is_really_full_is_said(data, tmp_path):
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    refused(f"{tmp_path}/log.txt: the disk is full", "train", data, "--out", tmp_path, *FAST)
+    refused(f"{tmp_path}/log.txt: No space left on device", "train", data, "--out", tmp_path, *FAST)
 
 
 def test_a_checkpoint_of_another_training_is_said_and_the_config_stays(data, tmp_path, monkeypatch):
@@ -223,7 +223,7 @@ def test_a_checkpoint_of_another_training_is_said_and_the_config_stays(data, tmp
         raise OSError(errno.ENOSPC, "the disk is full", "curve.png")
 
     monkeypatch.setattr(runs.plots, "save", crash)
-    refused("curve.png: No space left", "train", data, "--out", tmp_path, *FAST)
+    refused("curve.png: the disk is full", "train", data, "--out", tmp_path, *FAST)
     monkeypatch.undo()
     before = (tmp_path / "config.json").read_bytes()
     message = "belongs to a training with other data or settings: delete it, or choose another"
