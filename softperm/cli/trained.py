@@ -17,7 +17,7 @@ from softperm.cli.dataset_models import dataset_estimator
 from softperm.cli.runs import CHECKPOINT
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
-from softperm.nn.folder import FolderError, read_folder
+from softperm.nn.model_folder import FolderError, read_folder
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from softperm.estimators.preparation import (
     plain,
 )
 from softperm.estimators.settings import EstimatorSettings
-from softperm.nn.folder import FolderError, read_folder, write_folder
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
+from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.training.fit import Epoch, Examples, fit, predict
 from softperm.training.progress import EpochBar
 from softperm.training.tasks import Task

@@ -13,8 +13,8 @@ from samples import FAST, labelled_path, random_graph, rings_and_cliques, same_w
 from softperm import PiGNN, PiGNNClassifier, PiGNNRegressor
 from softperm.data.graphs import as_graphs
 from softperm.estimators.preparation import identity_of
-from softperm.nn.folder import FolderError, write_folder
 from softperm.nn.model import ModelConfig
+from softperm.nn.model_folder import FolderError, write_folder
 from softperm.training.settings import Schedule
 
 DRAWN, KIND = rings_and_cliques(10)

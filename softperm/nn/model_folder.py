@@ -1,7 +1,7 @@
 """Model folders: ``config.json`` and ``model.safetensors``, the layout of the Hugging Face Hub.
 
-Reading one never runs code from it, and a folder that is damaged, foreign or from a newer version
-is answered in one sentence.
+Reading one never runs code from it. A folder that is damaged, was written by another program or by
+a newer version raises a :class:`FolderError` with one sentence.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class FolderError(ValueError):
 def write_folder(
     folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Writes a model folder; each file appears whole or not at all.
+    """Writes a model folder; each file is replaced atomically.
 
-    The configuration carries the checksum of the weights, so that files of two models, or weights
-    damaged later, are noticed when the folder is read.
+    The configuration contains the checksum of the weights, so that damaged weights, or weights of
+    another model, are detected when the folder is read.
 
     Args:
-        folder: made if missing.
-        config: what rebuilds the model, as JSON can hold it.
+        folder: created if missing.
+        config: everything needed to rebuild the model, as JSON values.
         tensors: its parameters and buffers.
     """
     from safetensors.torch import save
@@ -59,10 +59,10 @@ def read_folder(
         kind: the expected value of the configuration's ``kind``.
 
     Returns:
-        What :func:`write_folder` was given.
+        The configuration and tensors that were passed to :func:`write_folder`.
 
     Raises:
-        FolderError: it is not a folder that this version can read.
+        FolderError: this version cannot read the folder.
     """
     folder = _download(str(folder)) if str(folder).startswith("hf://") else Path(folder)
     if not folder.is_dir():

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch.testing import assert_close
 
 from softperm.files import write_atomically
-from softperm.nn.folder import FolderError, read_folder, write_folder
+from softperm.nn.model_folder import FolderError, read_folder, write_folder
 
 TENSORS = {"weight": torch.arange(6.0).view(2, 3), "count": torch.tensor(7)}
 CONFIG = {"kind": "Thing", "size": 3}
