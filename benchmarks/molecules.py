@@ -40,7 +40,7 @@ from softperm.data.datasets.store import open_store
 from softperm.nn.embeddings import LabelEmbedding
 from softperm.nn.model import build
 from softperm.training.devices import connect, disconnect
-from softperm.training.fit import FitConfig, Schedule, fit
+from softperm.training.fit import TrainingConfig, fit
 from softperm.training.tasks import MultiLabel, mean_loss
 
 BATCH = 128
@@ -63,14 +63,14 @@ def problem_of(dataset: Dataset) -> Problem:
     return Problem(dataset, dataset.target_names, dataset.y, task, split)
 
 
-def train(problem: Problem, config, graphs: int, device, schedule: Schedule, seed: int) -> float:
+def train(problem: Problem, config, graphs: int, device, seed: int) -> float:
     """Seconds that one epoch over so many graphs takes, through the library's own loop."""
     codes = bool(config.label_sizes)
     some = problem.split.train[torch.randperm(len(problem.split.train))[:graphs]]
     examples = problem.examples(some, codes)
-    settings = FitConfig(epochs=1, batch_size=BATCH, seed=seed)
+    settings = TrainingConfig(epochs=1, batch_size=BATCH, seed=seed)
     model = build(config, seed=0)
-    result = fit(model, problem.task, examples, settings, schedule=schedule, device=device)
+    result = fit(model, problem.task, examples, settings, device=device)
     return result.curve[0].seconds
 
 
@@ -166,14 +166,13 @@ def speed(chosen: argparse.Namespace) -> dict:
             settings = {"latent_vertices": p, "hidden": 128}
             ours[f"pi-gnn {categories} P={p}"] = configure(problem, settings, categories, "auto")
     fabric = connect(device, precision=chosen.precision)
-    plain = Schedule()
     rates: dict[str, list[float]] = {name: [] for name in (*ours, "pyg gin")}
     for config in ours.values():
-        train(problem, config, 2 * BATCH, fabric, plain, seed=9)  # compiles
+        train(problem, config, 2 * BATCH, fabric, seed=9)  # compiles
     rival.train(2 * BATCH)
     for turn in range(ROUNDS):
         for name, config in ours.items():
-            seconds = train(problem, config, chosen.graphs, fabric, plain, seed=turn)
+            seconds = train(problem, config, chosen.graphs, fabric, seed=turn)
             rates[name].append(chosen.graphs / seconds)
         rates["pyg gin"].append(chosen.graphs / rival.train(chosen.graphs))
     found = {name: {"graphs_per_s": float(np.median(r)), "all": r} for name, r in rates.items()}
@@ -182,7 +181,7 @@ def speed(chosen: argparse.Namespace) -> dict:
         found[name]["over_pyg"] = found[name]["graphs_per_s"] / found["pyg gin"]["graphs_per_s"]
         if device.type == "cuda":
             found[name]["busy"] = busy_share(
-                lambda c=config: train(problem, c, chosen.graphs // 4, fabric, plain, seed=9)
+                lambda c=config: train(problem, c, chosen.graphs // 4, fabric, seed=9)
             )
     found["pyg gin"]["parameters"] = sum(w.numel() for w in rival.model.parameters())
     if device.type == "cuda":
@@ -219,9 +218,9 @@ def worker(chosen: argparse.Namespace) -> None:
     settings = {"latent_vertices": chosen.latent[0], "hidden": 128}
     config = configure(problem, settings, "embedding", "auto")
     torch.manual_seed(0)
-    train(problem, config, 2 * BATCH, fabric, Schedule(), seed=9)
+    train(problem, config, 2 * BATCH, fabric, seed=9)
     before = time.process_time()
-    seconds = train(problem, config, chosen.graphs, fabric, Schedule(), seed=0)
+    seconds = train(problem, config, chosen.graphs, fabric, seed=0)
     spent = fabric.all_reduce(torch.tensor(time.process_time() - before), reduce_op="sum")
     disconnect(fabric)
     if fabric.is_global_zero:

@@ -25,7 +25,7 @@ from molecules import BATCH, open_molecules, problem_of
 from softperm.cli.dataset_runs import configure
 from softperm.data.datasets.pack import Spool, open_pack
 from softperm.nn.model import build
-from softperm.training.fit import Examples, FitConfig, fit
+from softperm.training.fit import Examples, TrainingConfig, fit
 from softperm.training.tasks import MultiLabel
 
 MOLPCBA, TASKS = 437_929, 128
@@ -92,7 +92,7 @@ def hold(chosen: argparse.Namespace) -> None:
         model,
         problem.task,
         Examples(every, problem.y, some),
-        FitConfig(epochs=1, batch_size=BATCH),
+        TrainingConfig(epochs=1, batch_size=BATCH),
         validation=held,
         device=chosen.device,
     )

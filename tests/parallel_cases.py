@@ -15,7 +15,7 @@ from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, build
 from softperm.training.devices import PeerLost, connect, disconnect
-from softperm.training.fit import Epoch, Examples, FitConfig, Schedule, fit
+from softperm.training.fit import Epoch, Examples, TrainingConfig, fit
 from softperm.training.tasks import MultiLabel
 
 COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 1, 6)])
@@ -27,26 +27,26 @@ TASK = MultiLabel(2)
 """Nine graphs in mini-batches of four: the last holds one graph, so a process has none of it."""
 
 
-def case(name: str) -> tuple[dict, Schedule]:
-    """Encoder and schedule of a case."""
+def case(name: str) -> tuple[dict, dict]:
+    """Settings of the network and of the training of a case."""
     return {
-        "gin": ({"encoder": "gin"}, Schedule()),
-        "parts": ({"encoder": "linear"}, Schedule(accumulate=2, clip=0.1)),
-        "means": ({"encoder": "gcn"}, Schedule(ema=0.5, decay=0.5, decay_patience=1)),
-        "stopped": ({"encoder": "gin"}, Schedule()),
-        "killed": ({"encoder": "gin"}, Schedule()),
+        "gin": ({"encoder": "gin"}, {}),
+        "parts": ({"encoder": "linear"}, {"accumulate": 2, "clip": 0.1}),
+        "means": ({"encoder": "gcn"}, {"ema": 0.5, "decay": 0.5, "decay_patience": 1}),
+        "stopped": ({"encoder": "gin"}, {}),
+        "killed": ({"encoder": "gin"}, {}),
     }[name]
 
 
 def train(name: str, device, folder: Path | None, epochs: int = 6, on_epoch=lambda epoch: None):
     """Trains a case and gives the network; in the folder its training can be resumed."""
-    choices, schedule = case(name)
+    choices, training = case(name)
     config = ModelConfig(2, latent_vertices=4, hidden=6, layers=2, dustbin=True, **choices)
     model = build(config, seed=0).double()
-    settings = FitConfig(epochs=epochs, batch_size=4, learning_rate=1e-2)
+    settings = TrainingConfig(epochs=epochs, batch_size=4, learning_rate=1e-2, **training)
     place = None if folder is None else folder / f"{name}.checkpoint"
     result = fit(
-        model, TASK, TRAIN, settings, schedule=schedule, validation=HELD, device=device,
+        model, TASK, TRAIN, settings, validation=HELD, device=device,
         checkpoint=place, on_epoch=on_epoch,
     )  # fmt: skip
     return model, result

@@ -20,10 +20,10 @@ from softperm.data.collection import Collection
 from softperm.data.features import structural_features
 from softperm.data.vocabulary import Vocabulary
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
-from softperm.estimators.preparation import find_device
 from softperm.files import write_atomically
 from softperm.nn.model import ModelConfig, PiGNN
 from softperm.nn.model_folder import FolderError
+from softperm.training.devices import find_device
 from softperm.training.tasks import Classification, Regression
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from softperm.files import write_atomically
 from softperm.lab.problem import METRICS
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.training.devices import Fabric
-from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
+from softperm.training.fit import Examples, FitResult, TrainingConfig, fit, predict
 from softperm.training.progress import EpochBar
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
@@ -130,8 +130,7 @@ def configure(
 def train_dataset(
     problem: Problem,
     config: ModelConfig,
-    settings: FitConfig,
-    schedule: Schedule,
+    settings: TrainingConfig,
     fabric: Fabric,
     out: Path,
     asked: Mapping[str, Any],
@@ -146,7 +145,6 @@ def train_dataset(
         problem: what is to be learnt.
         config: the network.
         settings: how to train.
-        schedule: what else.
         fabric: the processes and devices.
         out: the run folder.
         asked: what the run was asked for, to be written down.
@@ -171,11 +169,10 @@ def train_dataset(
             problem.task,
             train,
             settings,
-            schedule=schedule,
             validation=held,
             device=fabric,
             checkpoint=out / CHECKPOINT,
-            fingerprint=_fingerprint(problem, config, settings, schedule),
+            fingerprint=_fingerprint(problem, config, settings),
             on_epoch=bar.update,
         )
     told: dict[str, Any] = {
@@ -241,14 +238,11 @@ def _finish(
     return scores
 
 
-def _fingerprint(
-    problem: Problem, config: ModelConfig, settings: FitConfig, schedule: Schedule
-) -> str:
+def _fingerprint(problem: Problem, config: ModelConfig, settings: TrainingConfig) -> str:
     """Identifies a training; more epochs and more time do not change it."""
     asked = [
         identity_of(config),
-        {**identity_of(settings), "epochs": None},
-        {**identity_of(schedule), "max_time": None},
+        {**identity_of(settings), "epochs": None, "max_time": None},
     ]
     asked += [repr(problem.task), problem.targets, problem.dataset.fingerprint]
     digest = hashlib.sha256(json.dumps(asked).encode())

@@ -207,8 +207,8 @@ def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _engine(name: str, device: str, address: str | None, abreast: int | None) -> Engine:
-    from softperm.estimators.preparation import find_device
     from softperm.lab.engines import LocalEngine, RayEngine
+    from softperm.training.devices import find_device
 
     device = str(find_device(device))
     if name == "ray":

@@ -41,9 +41,9 @@ def synthetic(
 ) -> None:
     """Compare distances between learnt vectors with exact graph distances, on generated graphs."""
     from softperm.data.datasets.synthetic import distance_study
-    from softperm.estimators.preparation import find_device
     from softperm.lab.studies import synthetic as study
     from softperm.lab.studies import synthetic_report as report
+    from softperm.training.devices import find_device
 
     where = str(find_device(device))
     ready_folder(out)
@@ -67,8 +67,8 @@ def runtime(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Time an epoch over the size of graphs and over latent vertices, beside the padded way."""
-    from softperm.estimators.preparation import find_device
     from softperm.lab.studies import runtime as study
+    from softperm.training.devices import find_device
 
     device = str(find_device(device))
     ready_folder(out)

@@ -151,7 +151,7 @@ def train(
     wanted = None if target is None else names_in(target)
     if dataset is not None:
         model |= {"embedding_size": embedding_size, "edge_embedding_size": edge_embedding_size}
-        schedule = {
+        fit |= {
             "accumulate": accumulate, "clip": clip, "ema": ema, "decay": decay,
             "decay_patience": decay_patience, "decay_floor": decay_floor,
             "max_time": seconds_of(max_time),
@@ -159,7 +159,7 @@ def train(
         asked = {"dataset": dataset, "target": wanted, "data_root": str(data_root or "")}
         asked |= {"categories": categories, "capacity": _capacity(capacity)}
         machine = {"device": device, "devices": devices, "nodes": nodes, "precision": precision}
-        _train_dataset(asked, model, fit, schedule, machine, out, progress, as_json)
+        _train_dataset(asked, model, fit, machine, out, progress, as_json)
         return
     settings = {
         **model, **fit, "capacity": _capacity(capacity), "validation_fraction": validation_fraction,
@@ -169,7 +169,7 @@ def train(
     from softperm.cli.runs import WRITTEN, holds_run, train_run
     from softperm.cli.targets import choose_task, read_with_targets
     from softperm.estimators import PiGNNClassifier
-    from softperm.estimators.preparation import find_device
+    from softperm.training.devices import find_device
 
     PiGNNClassifier().set_params(**settings)._check_settings()  # before anything is read or made
     find_device(device)
@@ -192,7 +192,6 @@ def _train_dataset(
     asked: dict[str, Any],
     model: dict[str, Any],
     fit: dict[str, Any],
-    schedule: dict[str, Any],
     machine: dict[str, Any],
     out: Path,
     progress: bool,
@@ -201,12 +200,11 @@ def _train_dataset(
     """Trains on a dataset by name; of several processes only the first speaks."""
     from softperm.cli.dataset_runs import configure, pose, train_dataset
     from softperm.cli.runs import WRITTEN, holds_run
-    from softperm.estimators.preparation import find_device
     from softperm.nn.model import ModelConfig
-    from softperm.training.devices import connect, disconnect
-    from softperm.training.fit import FitConfig, Schedule
+    from softperm.training.devices import connect, disconnect, find_device
+    from softperm.training.fit import TrainingConfig
 
-    settings, plan = FitConfig(**fit), Schedule(**schedule)
+    settings = TrainingConfig(**fit)
     ModelConfig(1, **model)  # refuses what makes no sense before anything is read or made
     refuse_foreign(out, WRITTEN, "run of softperm", holds_run(out))
     fabric = connect(**{**machine, "device": find_device(machine["device"])})
@@ -219,9 +217,9 @@ def _train_dataset(
         sizes = ", ".join(str(len(part)) for part in (split.train, split.validation, split.test))
         log(f"{problem.dataset.name}: {len(problem.dataset)} graphs, split into {sizes}")
         config = configure(problem, model, asked["categories"], asked["capacity"])
-        told = {**asked, **model, **fit, **schedule, **machine, "target": list(problem.targets)}
+        told = {**asked, **model, **fit, **machine, "target": list(problem.targets)}
         result = train_dataset(
-            problem, config, settings, plan, fabric, out, told, log, progress and first
+            problem, config, settings, fabric, out, told, log, progress and first
         )
         disconnect(fabric)
         if first:

@@ -20,7 +20,6 @@ from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.estimators.preparation import (
     feature_statistics,
-    find_device,
     fingerprint,
     hold_out,
     plain,
@@ -28,6 +27,7 @@ from softperm.estimators.preparation import (
 from softperm.estimators.settings import EstimatorSettings
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
+from softperm.training.devices import find_device
 from softperm.training.fit import Epoch, Examples, fit, predict
 from softperm.training.progress import EpochBar
 from softperm.training.tasks import Task
@@ -91,7 +91,7 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
         self: Fitted, train: Examples, validation: Examples | None, device: torch.device
     ) -> Fitted:
         self.task_ = self._task(train.y[train.index])
-        config, settings = self._model_config(train), self._fit_config()
+        config, settings = self._model_config(train), self._training_config()
         model = build(config, settings.seed, feature_statistics(train))
         place = None if self.checkpoint is None else Path(self.checkpoint)
         identity = place and fingerprint(config, self.task_, settings, train, validation)

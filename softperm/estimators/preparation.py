@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from softperm.nn.model import ModelConfig
-from softperm.training.fit import Examples, FitConfig, Schedule
+from softperm.training.fit import Examples, TrainingConfig
 from softperm.training.tasks import Task
 
 
@@ -56,34 +56,11 @@ def feature_statistics(train: Examples) -> tuple[Float[Tensor, " S"], Float[Tens
     return mean.float(), std.float()
 
 
-def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name; ``auto`` is a GPU if there is one.
-
-    Raises:
-        ValueError: there is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not isinstance(name, str | int | torch.device):
-        raise ValueError(f"device must be 'auto' or a device such as 'cpu'; got {name!r}")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as problem:
-        reason = str(problem).partition("\n")[0].rstrip(".")
-        if reason.startswith("Expected one of"):  # twenty kinds of device
-            reason = "there is no such kind of device"
-        raise ValueError(
-            f"device {str(name)!r} cannot be used here ({reason}): choose 'cpu' or 'auto'"
-        ) from None
-    return device
-
-
 LATER = {"head_norm": True, "decay_floor": 0.0}
 """Settings that trainings begun by 0.2.0 do not know, at what they did."""
 
 
-def identity_of(settings: ModelConfig | FitConfig | Schedule) -> dict[str, Any]:
+def identity_of(settings: ModelConfig | TrainingConfig) -> dict[str, Any]:
     """Settings as a fingerprint has them: without those of :data:`LATER` that change nothing."""
     return {k: v for k, v in asdict(settings).items() if k not in LATER or v != LATER[k]}
 
@@ -91,7 +68,7 @@ def identity_of(settings: ModelConfig | FitConfig | Schedule) -> dict[str, Any]:
 def fingerprint(
     config: ModelConfig,
     task: Task,
-    settings: FitConfig,
+    settings: TrainingConfig,
     train: Examples,
     validation: Examples | None,
 ) -> str:

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from softperm.estimators.preparation import plain
 from softperm.nn.model import ModelConfig
-from softperm.training.fit import FitConfig
+from softperm.training.fit import TrainingConfig
 
 
 class EstimatorSettings(BaseEstimator):
@@ -118,7 +118,7 @@ class EstimatorSettings(BaseEstimator):
                 f"capacity must be 'auto', a whole number of at least 1, or None; got {capacity!r}"
             )
         ModelConfig(1, **self._choices())
-        self._fit_config()
+        self._training_config()
 
     def _choices(self) -> dict[str, Any]:
         """The settings that are also the model's."""
@@ -126,6 +126,7 @@ class EstimatorSettings(BaseEstimator):
         names += ("normaliser", "iterations", "head", "head_norm")
         return {name: plain(getattr(self, name)) for name in names}
 
-    def _fit_config(self) -> FitConfig:
+    def _training_config(self) -> TrainingConfig:
         """The settings that are the training's."""
-        return FitConfig(**{f.name: plain(getattr(self, f.name)) for f in fields(FitConfig)})
+        names = [f.name for f in fields(TrainingConfig) if hasattr(self, f.name)]
+        return TrainingConfig(**{name: plain(getattr(self, name)) for name in names})

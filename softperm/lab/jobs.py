@@ -20,9 +20,9 @@ from softperm.lab.baselines import DataShape, Kernel, System
 from softperm.lab.problem import Problem, Selection
 from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
 from softperm.lab.systems import PiGNNSystem, find_system
-from softperm.training.fit import Examples, FitConfig, FitResult, Schedule, fit, predict
+from softperm.training.fit import Examples, FitResult, TrainingConfig, fit, predict
 from softperm.training.scoreboard import CURVES
-from softperm.training.settings import CONFIG, FALLING, TRAINING
+from softperm.training.settings import TRAINING
 from softperm.training.stack import Stack
 from softperm.training.stacked_outputs import predict_stack
 
@@ -178,7 +178,7 @@ def _train(
     parts = [problem.selection(run.fold) for run in runs]
     if isinstance(system, Kernel):
         return _train_kernel(runs, problem, parts, system)
-    config, schedule = fit_config(runs[0]), _schedule(runs[0])
+    config = training_config(runs[0])
     if len(runs) < len(job.runs):
         config = replace(config, patience=None)  # each criterion has its own: all epochs are wanted
     tasks = [problem.task(run.dataset, part.train) for run, part in zip(runs, parts, strict=True)]
@@ -189,9 +189,9 @@ def _train(
             models, tasks, problem.graphs, targets,
             [part.train for part in parts], [part.validation for part in parts],
             [seed_of(run) for run in runs], config,
-            learning_rates=[fit_config(run).learning_rate for run in runs],
-            criteria=[fit_config(run).criterion for run in runs],
-            schedule=schedule, device=device,
+            learning_rates=[training_config(run).learning_rate for run in runs],
+            criteria=[training_config(run).criterion for run in runs],
+            device=device,
         )  # fmt: skip
         for epoch in stack.epochs(checkpoint, _fingerprint(job, problem), interrupted):
             on_epoch(epoch)
@@ -205,7 +205,6 @@ def _train(
                 task,
                 Examples(problem.graphs, y, part.train),
                 replace(config, seed=seed_of(run)),
-                schedule=schedule,
                 validation=Examples(problem.graphs, y, part.validation),
                 device=device,
                 checkpoint=checkpoint,
@@ -266,14 +265,9 @@ def model_settings(run: Run) -> dict[str, Any]:
     return {k: v for k, v in run.configuration.items() if k not in TRAINING}
 
 
-def fit_config(run: Run) -> FitConfig:
+def training_config(run: Run) -> TrainingConfig:
     """The part of a run's configuration that is about training."""
-    return FitConfig(**{k: v for k, v in run.configuration.items() if k in CONFIG})
-
-
-def _schedule(run: Run) -> Schedule:
-    """The part of a run's configuration that is about learning rates that fall."""
-    return Schedule(**{k: v for k, v in run.configuration.items() if k in FALLING})
+    return TrainingConfig(**{k: v for k, v in run.configuration.items() if k in TRAINING})
 
 
 def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
@@ -285,13 +279,7 @@ def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
     system = find_system(model)
     if isinstance(system, PiGNNSystem):
         system.check(model_settings(run))
-    try:
-        fit_config(run)
-        _schedule(run)
-    except TypeError as problem:
-        raise ValueError(
-            f"{model} cannot be trained with {dict(configuration)}: {problem}"
-        ) from None
+    training_config(run)
 
 
 def seed_of(run: Run) -> int:
@@ -317,7 +305,7 @@ def _record(
     else:
         best = result.best_epoch
         if run.stage == "selection":
-            config = fit_config(run)
+            config = training_config(run)
             better = task.higher_is_better
             best = best_epoch(result.curve, config.criterion, better, config.patience)
         kept = result.curve[best - 1]

@@ -30,7 +30,7 @@ class Recipe:
         splits: ``folds`` for 10 outer folds with a selection split each, ``official`` for the
             split that a dataset is published with, ``random`` for 80 / 10 / 10 %.
         final_runs: how often the chosen configuration is trained and tested.
-        training: settings of every training; see ``FitConfig``. A list is a choice that
+        training: settings of every training; see ``TrainingConfig``. A list is a choice that
             validation graphs make, in every grid that has none of its own.
         settings: what all π-GNN networks share; see ``ModelConfig``.
         grid: what is chosen for π-GNN on validation graphs: values by name.

@@ -30,6 +30,29 @@ class PeerLost(ConnectionError):
     """Another process of the training ended before its time."""
 
 
+def find_device(name: str | torch.device) -> torch.device:
+    """The device of that name; ``auto`` is a GPU if there is one.
+
+    Raises:
+        ValueError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not isinstance(name, str | int | torch.device):
+        raise ValueError(f"device must be 'auto' or a device such as 'cpu'; got {name!r}")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        reason = str(problem).partition("\n")[0].rstrip(".")
+        if reason.startswith("Expected one of"):  # twenty kinds of device
+            reason = "there is no such kind of device"
+        raise ValueError(
+            f"device {str(name)!r} cannot be used here ({reason}): choose 'cpu' or 'auto'"
+        ) from None
+    return device
+
+
 def connect(
     device: torch.device | str = "cpu", *, devices: int = 1, nodes: int = 1, precision: str = "32"
 ) -> Fabric:

@@ -16,7 +16,7 @@ from softperm.training.interrupt import interruptible
 from softperm.training.parallel import ask_first, shared_statistics
 from softperm.training.records import Epoch, Examples, FitResult, epoch_order
 from softperm.training.run import Run, predict
-from softperm.training.settings import PLAIN, FitConfig, Schedule
+from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Task
 from softperm.training.watch import Watch
 
@@ -24,9 +24,8 @@ __all__ = [
     "SAVE_EVERY_SECONDS",
     "Epoch",
     "Examples",
-    "FitConfig",
     "FitResult",
-    "Schedule",
+    "TrainingConfig",
     "epoch_order",
     "fit",
     "predict",
@@ -40,9 +39,8 @@ def fit(
     model: nn.Module,
     task: Task,
     train: Examples,
-    config: FitConfig,
+    config: TrainingConfig,
     *,
-    schedule: Schedule = PLAIN,
     validation: Examples | None = None,
     device: torch.device | str | Fabric = "cpu",
     checkpoint: Path | None = None,
@@ -62,7 +60,6 @@ def fit(
         task: loss and score.
         train: training graphs.
         config: how to train.
-        schedule: accumulation, clipping, decay, running mean and time limit.
         validation: held-out graphs that choose the epoch.
         device: where to train, or what :func:`softperm.training.devices.connect` gave.
         checkpoint: file from which training resumes if it is there, and in which it is kept while
@@ -71,18 +68,18 @@ def fit(
         fingerprint: identifies model, data and settings; a checkpoint with another one is refused.
         on_epoch: called with each finished epoch, the resumed ones first; in the first process.
     """
-    _check_held_out(validation, config, schedule)
+    _check_held_out(validation, config)
     fabric = connect(device) if isinstance(device, torch.device | str) else device
     tell = on_epoch if fabric.is_global_zero else lambda epoch: None
     saves = interruptible(saves=checkpoint is not None)
     with together(fabric), shared_statistics(model, fabric), saves as interrupted:
-        run = Run(fabric, model, task, train, validation, config, schedule)
+        run = Run(fabric, model, task, train, validation, config)
         if checkpoint is not None:
             run.restore(ask_first(fabric, lambda: read_checkpoint(checkpoint, fingerprint)))
         for epoch in run.curve:
             tell(epoch)
         pause = math.inf if checkpoint is None else SAVE_EVERY_SECONDS
-        watch = Watch(fabric, interrupted, pause, schedule.max_time)
+        watch = Watch(fabric, interrupted, pause, config.max_time)
 
         def save() -> None:
             if checkpoint is not None:
@@ -105,10 +102,10 @@ def fit(
     return FitResult(tuple(run.curve), run.best_epoch, not run.finished)
 
 
-def _check_held_out(validation: Examples | None, config: FitConfig, schedule: Schedule) -> None:
+def _check_held_out(validation: Examples | None, config: TrainingConfig) -> None:
     """Raises ValueError where held-out graphs are needed and cannot do their work."""
     if validation is None:
-        wanting = {"patience": config.patience, "decay": schedule.decay}
+        wanting = {"patience": config.patience, "decay": config.decay}
         for name, value in wanting.items():
             if value is not None:
                 raise ValueError(
@@ -132,5 +129,5 @@ def _memory_named(run: Run) -> Iterator[None]:
             raise
         raise MemoryError(
             f"out of memory in {run.place}: lower batch_size (now {run.config.batch_size}) or "
-            f"raise accumulate (now {run.schedule.accumulate})"
+            f"raise accumulate (now {run.config.accumulate})"
         ) from None

@@ -19,7 +19,7 @@ from softperm.training.feed import Feed, Portion
 from softperm.training.parallel import gather_all, gather_rows, shares
 from softperm.training.recorded import RecordedOutputs, RecordedTraining
 from softperm.training.records import Epoch, Examples, epoch_order
-from softperm.training.settings import FitConfig, Schedule
+from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Task, count_targets, mean_loss, total_loss
 from softperm.training.watch import Watch
 
@@ -50,7 +50,6 @@ class Run:
         train: training graphs.
         validation: held-out graphs, if any.
         config: how to train.
-        schedule: what else.
     """
 
     def __init__(
@@ -60,28 +59,27 @@ class Run:
         task: Task,
         train: Examples,
         validation: Examples | None,
-        config: FitConfig,
-        schedule: Schedule,
+        config: TrainingConfig,
     ) -> None:
         self.fabric, self.model, self.task = fabric, model.to(fabric.device), task
         self.train, self.validation = train, validation
-        self.config, self.schedule = config, schedule
+        self.config = config
         self.adam = torch.optim.Adam(
             model.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
-            fused=True if fabric.device.type == "cuda" and schedule.clip is None else None,
+            fused=True if fabric.device.type == "cuda" and config.clip is None else None,
         )
         self.network, self.optimiser = fabric.setup(model, self.adam)
-        self.mean = None if schedule.ema is None else RunningMean(model, schedule.ema)
+        self.mean = None if config.ema is None else RunningMean(model, config.ema)
         self.plateau = None
-        if schedule.decay is not None:
+        if config.decay is not None:
             self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
                 self.adam,
-                factor=schedule.decay,
-                patience=schedule.decay_patience,
+                factor=config.decay,
+                patience=config.decay_patience,
                 threshold=0.0,
-                min_lr=schedule.decay_floor,
+                min_lr=config.decay_floor,
                 eps=0.0,
             )
         self.feed = Feed(train, task, fabric.device)
@@ -99,7 +97,7 @@ class Run:
         """Whether steps can be replayed on the device without the host's part in them."""
         return (
             self.feed.resident
-            and self.fabric.world_size * self.schedule.accumulate == 1
+            and self.fabric.world_size * self.config.accumulate == 1
             and self.fabric.strategy.precision.precision == "32-true"
             and getattr(self.model, "capturable", False)
         )
@@ -140,7 +138,7 @@ class Run:
         order = epoch_order(self.train.index, self.config.seed, len(self.curve) + 1)
         parts = order.split(self.config.batch_size)
         todo = parts[self.step :]
-        sizes, pieces = self.train.graphs.sizes.cpu(), self.schedule.accumulate
+        sizes, pieces = self.train.graphs.sizes.cpu(), self.config.accumulate
         mine = (share for part in todo for share in shares(part, sizes, self.fabric, pieces))
         portions = self.feed.portions(mine)
         self.network.train()
@@ -161,9 +159,9 @@ class Run:
             loss, portions = self.recorded(part), self.feed.portions([part])
         if loss is None:
             loss = self._backward(part, portions)
-        if self.schedule.clip is not None:
+        if self.config.clip is not None:
             self.fabric.clip_gradients(
-                self.network, self.optimiser, max_norm=self.schedule.clip, error_if_nonfinite=False
+                self.network, self.optimiser, max_norm=self.config.clip, error_if_nonfinite=False
             )
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -173,7 +171,7 @@ class Run:
 
     def _backward(self, part: Tensor, portions: Iterator[Portion]) -> Tensor:
         """Gradients of the mini-batch's mean loss; this process's share of the loss."""
-        world, pieces = self.fabric.world_size, self.schedule.accumulate
+        world, pieces = self.fabric.world_size, self.config.accumulate
         whole = None
         if world * pieces > 1:
             whole = count_targets(self.task, self.feed.targets(part))
@@ -220,7 +218,7 @@ class Run:
             self.curve.append(epoch)
             self.step, self.total, self.spent = 0, 0.0, 0.0
             self._keep_best(epoch)
-        if self.schedule.halve_every is not None and number % self.schedule.halve_every == 0:
+        if self.config.halve_every is not None and number % self.config.halve_every == 0:
             for group in self.adam.param_groups:
                 group["lr"] /= 2
         return epoch

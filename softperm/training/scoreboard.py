@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from softperm.training.settings import FitConfig, Schedule
+from softperm.training.settings import TrainingConfig
 
 CURVES = ("train_loss", "validation_loss", "validation_score")
 
@@ -21,18 +21,16 @@ class Scoreboard:
         trained: what training changes, each tensor with leading axis M; read when an epoch closes.
         config: how many epochs there can be, and what makes one the best; ``by_score`` may then be
             changed, in place, for models that are judged otherwise, and so may ``late``.
-        schedule: when an epoch that is no better lowers a learning rate.
         higher_is_better: direction of the score.
     """
 
     def __init__(
         self,
         trained: dict[str, Tensor],
-        config: FitConfig,
-        schedule: Schedule,
+        config: TrainingConfig,
         higher_is_better: bool,
     ) -> None:
-        self.trained, self.config, self.schedule = trained, config, schedule
+        self.trained, self.config = trained, config
         self.higher_is_better = higher_is_better
         first = next(iter(trained.values()))
         models, device = len(first), first.device
@@ -92,12 +90,12 @@ class Scoreboard:
 
     def _decay(self, better: Bool[Tensor, " M"]) -> None:
         """Lowers the learning rate of models that have waited too long for a better epoch."""
-        if self.schedule.decay is None:
+        if self.config.decay is None:
             return
         waited = torch.where(better, 0, self.waited + 1)
-        tired = waited > self.schedule.decay_patience
+        tired = waited > self.config.decay_patience
         self.waited.copy_(torch.where(tired, 0, waited))
-        self.decayed.copy_(torch.where(tired, self.schedule.decay * self.decayed, self.decayed))
+        self.decayed.copy_(torch.where(tired, self.config.decay * self.decayed, self.decayed))
 
     def patience_is_over(self, epoch: int) -> bool:
         """Whether no model will get better any more; asks the device once that is possible."""

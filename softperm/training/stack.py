@@ -23,11 +23,11 @@ from softperm.data.collection import Collection
 from softperm.training.adam import StackedAdam
 from softperm.training.capture import Captured, on_device
 from softperm.training.checkpoint import read_checkpoint, write_checkpoint
-from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitConfig, FitResult
+from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitResult
 from softperm.training.flat import rows_apart, side_by_side
 from softperm.training.interrupt import interruptible
 from softperm.training.scoreboard import Scoreboard
-from softperm.training.settings import FALLING, PLAIN, Schedule
+from softperm.training.settings import ONE_MODEL_ONLY, TrainingConfig
 from softperm.training.stacked_batch import Room
 from softperm.training.stacked_epochs import StackedEpochs, orders_of
 from softperm.training.stacked_outputs import batches, stacked_outputs, take
@@ -44,11 +44,10 @@ def fit_stack(
     train: Sequence[Int[Tensor, " _"]],
     validation: Sequence[Int[Tensor, " _"]],
     seeds: Sequence[int],
-    config: FitConfig,
+    config: TrainingConfig,
     *,
     learning_rates: Sequence[float] | None = None,
     criteria: Sequence[str] | None = None,
-    schedule: Schedule = PLAIN,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
     fingerprint: str = "",
@@ -67,7 +66,6 @@ def fit_stack(
         config: how to train.
         learning_rates: of each model; ``config.learning_rate`` by default.
         criteria: what chooses each model's best epoch; ``config.criterion`` by default.
-        schedule: when learning rates fall; the rest of it is for trainings that are alone.
         device: where to train; the dataset is moved there whole.
         checkpoint: file from which training resumes if it is there; see :func:`fit`. The end of
             the training is not kept in it: what comes of the models is the caller's to keep.
@@ -80,7 +78,7 @@ def fit_stack(
     with interruptible(saves=checkpoint is not None) as interrupted:
         stack = Stack(
             models, tasks, graphs, y, train, validation, seeds, config,
-            learning_rates=learning_rates, criteria=criteria, schedule=schedule, device=device,
+            learning_rates=learning_rates, criteria=criteria, device=device,
         )  # fmt: skip
         for epoch in stack.epochs(checkpoint, fingerprint, interrupted):
             on_epoch(epoch)
@@ -103,17 +101,18 @@ class Stack:
         train: Sequence[Tensor],
         validation: Sequence[Tensor],
         seeds: Sequence[int],
-        config: FitConfig,
+        config: TrainingConfig,
         *,
         learning_rates: Sequence[float] | None = None,
         criteria: Sequence[str] | None = None,
-        schedule: Schedule = PLAIN,
         device: torch.device | str = "cpu",
     ) -> None:
-        if replace(schedule, **{name: getattr(PLAIN, name) for name in FALLING}) != PLAIN:
-            raise ValueError(f"a stack knows no schedule but {', '.join(FALLING)}; got {schedule}")
+        plain = TrainingConfig()
+        for name in ONE_MODEL_ONLY:
+            if getattr(config, name) != getattr(plain, name):
+                raise ValueError(f"{name} is not supported when models are trained in a stack")
         self.models, self.tasks, self.device = models, tasks, torch.device(device)
-        self.config, self.schedule = config, schedule
+        self.config = config
         with on_device(self.device):
             self._set_up(graphs, y, train, validation, seeds)
         rates = learning_rates or [config.learning_rate] * len(models)
@@ -153,16 +152,16 @@ class Stack:
         self.adam = StackedAdam(self.flat, self.rates, config.weight_decay)
         self.scores = StackedScore(tasks, device)
         better = tasks[0].higher_is_better
-        self.board = Scoreboard(self._trained(), config, self.schedule, better)
+        self.board = Scoreboard(self._trained(), config, better)
         self.epoch = 0
         self.seconds = 0.0
         self.in_flight: deque[torch.cuda.Event] = deque()
         self._record_steps(graphs, train, validation, seeds)
 
     def _set_rates(self) -> None:
-        every = self.schedule.halve_every
+        every = self.config.halve_every
         halvings = self.epoch // every if every else 0
-        floor = self.first_rates.clamp(max=self.schedule.decay_floor)
+        floor = self.first_rates.clamp(max=self.config.decay_floor)
         decayed = torch.maximum(self.first_rates * self.board.decayed, floor)
         self.rates.copy_(decayed / 2**halvings)
 

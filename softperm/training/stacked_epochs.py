@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.training.capture import Captured, Studio
-from softperm.training.fit import FitConfig, epoch_order
+from softperm.training.fit import TrainingConfig, epoch_order
 from softperm.training.stacked_batch import Room, needs, rooms
 from softperm.training.stacked_outputs import batches
 
@@ -75,7 +75,7 @@ def worth(places: float, device: torch.device) -> float:
 def orders_of(
     train: Sequence[Int[Tensor, " _"]],
     seeds: Sequence[int],
-    config: FitConfig,
+    config: TrainingConfig,
     device: torch.device,
 ) -> Int[Tensor, "epochs steps M b"]:
     """The mini-batches of all epochs, each model in its own order; where a GPU can fetch them."""

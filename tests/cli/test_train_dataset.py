@@ -11,7 +11,7 @@ import pytest
 import torch
 from samples import run_command, same_weights
 
-from softperm.cli import dataset_runs, runs
+from softperm.cli import runs
 from softperm.cli import train as command
 from softperm.cli.dataset_runs import configure, pose
 from softperm.cli.train import ONLY_DATASET, ONLY_FILE
@@ -272,18 +272,19 @@ def test_settings_reach_the_training(root, tmp_path, monkeypatch):
     seen = []
     begin = Run.__init__
 
-    def noting(self, fabric, model, task, train, validation, config, schedule):
-        seen.append((config, schedule, fabric.strategy.precision.precision))
-        begin(self, fabric, model, task, train, validation, config, schedule)
+    def noting(self, fabric, model, task, train, validation, config):
+        seen.append((config, fabric.strategy.precision.precision))
+        begin(self, fabric, model, task, train, validation, config)
 
     monkeypatch.setattr(Run, "__init__", noting)
     more = "--accumulate 2 --clip 1.5 --ema 0.9 --decay 0.5 --decay-patience 3 --max-time 2h30m"
     more += " --precision bf16-mixed --learning-rate 0.01 --patience 2 --criterion score"
     done = train(root, tmp_path, "--dataset", "ogbg-molhiv", *more.split())
     assert done.exit_code == 0, done.output
-    ((config, schedule, precision),) = seen
+    ((config, precision),) = seen
     assert (config.learning_rate, config.patience, config.criterion) == (0.01, 2, "score")
-    assert schedule == dataset_runs.Schedule(2, 1.5, 0.5, 3, 0.9, 9000.0)
+    assert (config.accumulate, config.clip, config.ema) == (2, 1.5, 0.9)
+    assert (config.decay, config.decay_patience, config.max_time) == (0.5, 3, 9000.0)
     assert precision == "bf16-mixed"
     told = json.loads((tmp_path / "config.json").read_text())
     assert (told["dataset"], told["accumulate"], told["max_time"]) == ("ogbg-molhiv", 2, 9000)
@@ -300,7 +301,10 @@ def test_settings_reach_the_training(root, tmp_path, monkeypatch):
         (("--dataset", "qm9", "--target", "U9"), "name what to learn with --target, not 'U9'"),
         (("--dataset", "ogbg-molx"), "expected one of ogbg-molhiv, ogbg-molpcba"),
         (("--dataset", "qm9", "--max-time", "soon"), "--max-time must be a time span such as 90s"),
-        (("--dataset", "qm9", "--target", "mu", "--ema", 2), "ema must lie between 0 and 1"),
+        (
+            ("--dataset", "qm9", "--target", "mu", "--ema", 2),
+            "ema must be a number between 0 and 1",
+        ),
         (
             ("--dataset", "qm9", "--target", "mu", "--precision", "16-mixed"),
             "precision 16-mixed needs a GPU",

@@ -15,7 +15,7 @@ from softperm.data.graphs import as_graphs
 from softperm.estimators.preparation import identity_of
 from softperm.nn.model import ModelConfig
 from softperm.nn.model_folder import FolderError, write_folder
-from softperm.training.settings import Schedule
+from softperm.training.settings import TrainingConfig
 
 DRAWN, KIND = rings_and_cliques(10)
 GRAPHS = as_graphs(DRAWN)
@@ -188,7 +188,7 @@ def test_settings_that_came_later_leave_trainings_begun_before_what_they_are():
     before = {"head_norm", "decay_floor"}
     for usual, other in (
         (ModelConfig(1), ModelConfig(1, head_norm=False)),
-        (Schedule(decay=0.5), Schedule(decay=0.5, decay_floor=1e-5)),
+        (TrainingConfig(decay=0.5), TrainingConfig(decay=0.5, decay_floor=1e-5)),
     ):
         assert not before & identity_of(usual).keys()
         assert before & identity_of(other).keys()

@@ -14,7 +14,7 @@ from samples import collect, random_graph, same_weights
 from softperm import PiGNNClassifier
 from softperm.nn.model import ModelConfig, build
 from softperm.training import fit as fitting
-from softperm.training.fit import Examples, FitConfig, epoch_order, fit, predict
+from softperm.training.fit import Examples, TrainingConfig, epoch_order, fit, predict
 from softperm.training.interrupt import interruptible
 from softperm.training.run import Run
 from softperm.training.tasks import Classification, MultiLabel
@@ -25,7 +25,7 @@ COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8,
 Y = torch.tensor([0, 1] * 6)
 TRAIN = Examples(COLLECTION, Y, torch.arange(9))
 HELD = Examples(COLLECTION, Y, torch.arange(9, 12))
-SETTINGS = FitConfig(epochs=6, batch_size=4, learning_rate=1e-2)
+SETTINGS = TrainingConfig(epochs=6, batch_size=4, learning_rate=1e-2)
 TASK = Classification(2)
 
 
@@ -79,7 +79,7 @@ def test_training_stopped_in_any_mini_batch_resumes_to_the_same_weights(
 
 
 def test_training_in_two_parts_equals_training_at_once(whole, tmp_path):
-    short = FitConfig(**{**SETTINGS.__dict__, "epochs": 2})
+    short = TrainingConfig(**{**SETTINGS.__dict__, "epochs": 2})
     for settings in (short, SETTINGS):
         model = network()
         fit(model, TASK, TRAIN, settings, validation=HELD, checkpoint=tmp_path / "checkpoint")
@@ -143,7 +143,7 @@ def test_training_depends_on_the_training_graphs_alone():
 
 def test_the_loop_has_no_parameter_for_test_graphs():
     assert set(inspect.signature(fit).parameters) == {
-        "model", "task", "train", "config", "schedule", "validation", "device", "checkpoint",
+        "model", "task", "train", "config", "validation", "device", "checkpoint",
         "fingerprint", "on_epoch",
     }  # fmt: skip
     given = set(inspect.signature(PiGNNClassifier.fit).parameters)
@@ -163,7 +163,7 @@ def test_the_network_is_left_in_evaluation_mode_and_predicting_keeps_its_mode(wh
 
 
 def test_a_loss_that_is_not_a_number_ends_training_with_the_remedy():
-    settings = FitConfig(epochs=50, batch_size=4, learning_rate=1e25)
+    settings = TrainingConfig(epochs=50, batch_size=4, learning_rate=1e25)
     with pytest.raises(
         FloatingPointError, match=r"loss became (nan|inf) in epoch \d+, step \d+: lower"
     ):
@@ -182,7 +182,7 @@ SCORES: list[float] = []
 
 def test_the_best_epoch_is_the_first_of_equal_ones_and_patience_counts_from_it():
     SCORES[:] = [0.5, 0.7, 0.6, 0.7, 0.7, 0.9]
-    settings = FitConfig(epochs=6, batch_size=4, criterion="score", patience=3)
+    settings = TrainingConfig(epochs=6, batch_size=4, criterion="score", patience=3)
     result = fit(network("linear"), Scripted(2), TRAIN, settings, validation=HELD)
     assert result.best_epoch == 2
     assert len(result.curve) == 5
@@ -191,7 +191,7 @@ def test_the_best_epoch_is_the_first_of_equal_ones_and_patience_counts_from_it()
 
 def test_late_score_keeps_the_last_of_equal_epochs_and_patience_counts_from_it():
     SCORES[:] = [0.5, 0.7, 0.6, 0.7, 0.6, 0.6, 0.6, 0.9]
-    settings = FitConfig(epochs=8, batch_size=4, criterion="late-score", patience=3)
+    settings = TrainingConfig(epochs=8, batch_size=4, criterion="late-score", patience=3)
     result = fit(network("linear"), Scripted(2), TRAIN, settings, validation=HELD)
     assert result.best_epoch == 4
     assert len(result.curve) == 7
@@ -206,7 +206,7 @@ def test_an_epoch_whose_validation_loss_is_not_a_number_is_never_the_best(monkey
 
 def test_a_score_that_is_undefined_is_refused_as_criterion():
     y = torch.ones(12, 2)
-    settings = FitConfig(epochs=2, criterion="score")
+    settings = TrainingConfig(epochs=2, criterion="score")
     train, held = (Examples(COLLECTION, y, part.index) for part in (TRAIN, HELD))
     with pytest.raises(ValueError, match="do not define a roc_auc"):
         fit(network("linear"), MultiLabel(2), train, settings, validation=held)

@@ -17,7 +17,7 @@ from softperm.ops.transport import sinkhorn
 from softperm.training import fit as fitting
 from softperm.training.checkpoint import read_checkpoint
 from softperm.training.devices import connect
-from softperm.training.fit import Examples, FitConfig, Schedule, fit
+from softperm.training.fit import Examples, TrainingConfig, fit
 from softperm.training.run import Run
 from softperm.training.tasks import MultiLabel
 
@@ -28,7 +28,7 @@ ANSWERS = (torch.arange(24) % 3 % 2).view(12, 2).float()
 Y = torch.where(torch.arange(24).view(12, 2) % 5 == 1, torch.nan, ANSWERS)
 TRAIN = Examples(COLLECTION, Y, torch.arange(9))
 HELD = Examples(COLLECTION, Y, torch.arange(9, 12))
-SETTINGS = FitConfig(epochs=4, batch_size=4, learning_rate=1e-2)
+SETTINGS = TrainingConfig(epochs=4, batch_size=4, learning_rate=1e-2)
 TASK = MultiLabel(2)
 
 
@@ -37,9 +37,9 @@ def network(encoder: str = "linear") -> nn.Module:
     return build(config, seed=0)
 
 
-def trained(schedule: Schedule = fitting.PLAIN, settings: FitConfig = SETTINGS, **more) -> tuple:
+def trained(settings: TrainingConfig = SETTINGS, **more) -> tuple:
     model = more.pop("model", None) or network()
-    result = fit(model, TASK, TRAIN, settings, schedule=schedule, validation=HELD, **more)
+    result = fit(model, TASK, TRAIN, settings, validation=HELD, **more)
     return model, result
 
 
@@ -52,7 +52,7 @@ def close(one: nn.Module, other: nn.Module, tolerance: float) -> None:
 def test_accumulated_gradients_are_those_of_the_whole_mini_batch(parts):
     """Also where a mini-batch has fewer graphs than parts, and answers are missing."""
     whole, _ = trained(model=network().double())
-    split, _ = trained(Schedule(accumulate=parts), model=network().double())
+    split, _ = trained(replace(SETTINGS, accumulate=parts), model=network().double())
     close(whole, split, 1e-9)
 
 
@@ -68,7 +68,7 @@ def test_a_clipped_gradient_is_no_longer_than_asked(monkeypatch):
     monkeypatch.setattr(torch.optim.Adam, "step", noting)
     trained()
     free, norms[:] = list(norms), []
-    trained(Schedule(clip=0.05))
+    trained(replace(SETTINGS, clip=0.05))
     assert max(free) > 0.06
     assert max(norms) == pytest.approx(0.05, rel=1e-3)
 
@@ -98,9 +98,10 @@ def rates_of(monkeypatch) -> list[float]:
 def test_the_learning_rate_decays_when_the_criterion_has_not_improved_for_a_while(monkeypatch):
     SCORES[:] = [0.5, 0.6, 0.6, 0.4, 0.5, 0.7, 0.7, 0.7]
     rates = rates_of(monkeypatch)
-    settings = FitConfig(epochs=8, batch_size=4, learning_rate=0.1, criterion="score")
-    schedule = Schedule(decay=0.5, decay_patience=1)
-    fit(network(), Scripted(2), TRAIN, settings, schedule=schedule, validation=HELD)
+    settings = TrainingConfig(
+        epochs=8, batch_size=4, learning_rate=0.1, criterion="score", decay=0.5, decay_patience=1
+    )
+    fit(network(), Scripted(2), TRAIN, settings, validation=HELD)
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05])
 
 
@@ -108,9 +109,16 @@ def test_the_learning_rate_decays_when_the_criterion_has_not_improved_for_a_whil
 def test_the_learning_rate_decays_to_a_floor_and_never_rises(monkeypatch, floor, last):
     SCORES[:] = [0.5] * 8
     rates = rates_of(monkeypatch)
-    settings = FitConfig(epochs=8, batch_size=4, learning_rate=0.1, criterion="score")
-    schedule = Schedule(decay=0.5, decay_patience=1, decay_floor=floor)
-    fit(network(), Scripted(2), TRAIN, settings, schedule=schedule, validation=HELD)
+    settings = TrainingConfig(
+        epochs=8,
+        batch_size=4,
+        learning_rate=0.1,
+        criterion="score",
+        decay=0.5,
+        decay_patience=1,
+        decay_floor=floor,
+    )
+    fit(network(), Scripted(2), TRAIN, settings, validation=HELD)
     assert rates == pytest.approx([0.1] * 3 + [max(0.05, last)] * 2 + [last] * 3)
 
 
@@ -123,10 +131,10 @@ def test_the_running_mean_is_that_of_the_parameters_after_each_step(monkeypatch)
         return shown
 
     monkeypatch.setattr(Run, "_train_step", noting)
-    settings = FitConfig(epochs=1, batch_size=4, learning_rate=1e-2)
+    settings = TrainingConfig(epochs=1, batch_size=4, learning_rate=1e-2, ema=0.8)
     mean = network().state_dict()
     model = network()
-    fit(model, TASK, TRAIN, settings, schedule=Schedule(ema=0.8))
+    fit(model, TASK, TRAIN, settings)
     for state in seen:
         mean = {k: 0.8 * mean[k] + 0.2 * v for k, v in state.items()}
     for name, value in model.state_dict().items():
@@ -134,13 +142,13 @@ def test_the_running_mean_is_that_of_the_parameters_after_each_step(monkeypatch)
 
 
 def test_the_running_mean_does_not_touch_the_training_itself():
-    _, kept = trained(Schedule(ema=0.9), settings=replace(SETTINGS, epochs=3))
-    _, result = trained(settings=replace(SETTINGS, epochs=3))
+    _, kept = trained(replace(SETTINGS, ema=0.9, epochs=3))
+    _, result = trained(replace(SETTINGS, epochs=3))
     assert [e.train_loss for e in kept.curve] == [e.train_loss for e in result.curve]
     assert [e.validation_loss for e in kept.curve] != [e.validation_loss for e in result.curve]
 
 
-EVERYTHING = Schedule(accumulate=2, clip=0.5, decay=0.5, decay_patience=1, ema=0.7)
+EVERYTHING = replace(SETTINGS, accumulate=2, clip=0.5, decay=0.5, decay_patience=1, ema=0.7)
 
 
 class Noisy(nn.Module):
@@ -212,14 +220,14 @@ def test_time_that_is_up_stops_training_which_goes_on_later(tmp_path, monkeypatc
 
     monkeypatch.setattr(Run, "_train_step", ticking)
     monkeypatch.setattr("softperm.training.watch.time.monotonic", lambda: now() + 100 * len(steps))
-    schedule = Schedule(max_time=450.0)
-    _, result = trained(schedule, checkpoint=tmp_path / "c")
+    settings = replace(SETTINGS, max_time=450.0)
+    _, result = trained(settings, checkpoint=tmp_path / "c")
     assert result.interrupted
     assert len(steps) == 5
-    _, result = trained(schedule, checkpoint=tmp_path / "c")
+    _, result = trained(settings, checkpoint=tmp_path / "c")
     assert result.interrupted
     assert len(steps) == 10
-    model, result = trained(schedule, checkpoint=tmp_path / "c")
+    model, result = trained(settings, checkpoint=tmp_path / "c")
     assert not result.interrupted
     same_weights(model, whole)
 
@@ -304,20 +312,20 @@ def test_in_mixed_precision_the_head_has_16_bits_and_the_transport_32(encoder, m
     [
         ({"accumulate": 0}, "accumulate must be a whole number of at least 1; got 0"),
         ({"clip": 0.0}, "clip must be a number above 0, or None; got 0.0"),
-        ({"decay": 1.0}, "decay must lie between 0 and 1, or be None; got 1.0"),
+        ({"decay": 1.0}, "decay must be a number between 0 and 1, or None; got 1.0"),
         ({"decay_patience": 0}, "decay_patience must be a whole number of at least 1"),
-        ({"decay_floor": -1e-5}, "decay_floor must be 0 or more; got -1e-05"),
-        ({"decay_floor": 1e-5}, "decay_floor goes with decay: it is the rate"),
+        ({"decay_floor": -1e-5}, "decay_floor must be a number of at least 0; got -1e-05"),
+        ({"decay_floor": 1e-5}, "decay_floor needs decay: it is the learning rate"),
         ({"decay_floor": 1e-5, "decay": 0.5, "halve_every": 3}, "not with halve_every"),
-        ({"ema": -0.1}, "ema must lie between 0 and 1"),
+        ({"ema": -0.1}, "ema must be a number between 0 and 1"),
         ({"max_time": -1.0}, "max_time must be a number above 0"),
     ],
 )
-def test_a_schedule_that_makes_no_sense_is_refused(wrong, message):
+def test_settings_out_of_range_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        Schedule(**wrong)
+        TrainingConfig(**wrong)
 
 
 def test_decay_needs_graphs_that_are_held_out():
     with pytest.raises(ValueError, match="decay counts epochs by the figures of validation graphs"):
-        fit(network(), TASK, TRAIN, SETTINGS, schedule=Schedule(decay=0.5))
+        fit(network(), TASK, TRAIN, replace(SETTINGS, decay=0.5))

@@ -1,14 +1,15 @@
 """Steps in fixed room, as CUDA graphs replay them, give what steps of their own size give."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.training import recorded
-from softperm.training.fit import Examples, FitConfig, Schedule, fit
+from softperm.training.fit import Examples, TrainingConfig, fit
 from softperm.training.run import Run
-from softperm.training.settings import PLAIN
 from softperm.training.tasks import Classification
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
@@ -17,7 +18,8 @@ COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8,
 Y = torch.tensor([0, 1] * 6)
 TRAIN = Examples(COLLECTION, Y, torch.arange(9))
 HELD = Examples(COLLECTION, Y, torch.arange(9, 12))
-SETTINGS = FitConfig(epochs=4, batch_size=4, learning_rate=1e-2)  # the third mini-batch is short
+# The third mini-batch is short.
+SETTINGS = TrainingConfig(epochs=4, batch_size=4, learning_rate=1e-2)
 
 
 def network(encoder: str) -> PiGNN:
@@ -35,9 +37,9 @@ def network(encoder: str) -> PiGNN:
     return build(config, seed=0).double()
 
 
-def trained(encoder: str, schedule: Schedule = PLAIN):
+def trained(encoder: str, settings: TrainingConfig = SETTINGS):
     model = network(encoder)
-    result = fit(model, Classification(2), TRAIN, SETTINGS, schedule=schedule, validation=HELD)
+    result = fit(model, Classification(2), TRAIN, settings, validation=HELD)
     return model, result
 
 
@@ -50,15 +52,16 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize(
-    ("encoder", "schedule"),
-    [("linear", PLAIN), ("gcn", PLAIN), ("gin", PLAIN), ("gin", Schedule(clip=0.1, ema=0.9))],
+    ("encoder", "more"),
+    [("linear", {}), ("gcn", {}), ("gin", {}), ("gin", {"clip": 0.1, "ema": 0.9})],
 )
-def test_training_in_fixed_room_is_training(encoder, schedule, monkeypatch):
-    wanted = trained(encoder, schedule)
+def test_training_in_fixed_room_is_training(encoder, more, monkeypatch):
+    settings = replace(SETTINGS, **more)
+    wanted = trained(encoder, settings)
     monkeypatch.setattr(Run, "_recordable", lambda self: True)
     monkeypatch.setattr(recorded, "MARGIN", 3.0)
     monkeypatch.setattr(Run, "_backward", lambda *_: pytest.fail("a step was not recorded"))
-    assert_same(trained(encoder, schedule), wanted)
+    assert_same(trained(encoder, settings), wanted)
 
 
 def test_a_mini_batch_that_needs_more_room_is_trained_all_the_same(monkeypatch):

@@ -6,7 +6,7 @@ import torch
 from samples import VARIANTS, collect, random_graph, variant_name
 
 from softperm.nn.model import ModelConfig, build
-from softperm.training.fit import Examples, FitConfig, fit, predict
+from softperm.training.fit import Examples, TrainingConfig, fit, predict
 from softperm.training.stack import Stack, fit_stack
 from softperm.training.stacked_outputs import batches, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression
@@ -16,7 +16,7 @@ TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8]), torch.arange(4, 14)]
 HELD = [torch.tensor([14, 15, 13]), torch.tensor([0, 1])]
 HELD_FEW = [torch.tensor([10, 11]), torch.tensor([0, 1])]
 SEEDS = [3, 4]
-SETTINGS = FitConfig(epochs=7, batch_size=4, learning_rate=1e-2)  # 20 steps and more
+SETTINGS = TrainingConfig(epochs=7, batch_size=4, learning_rate=1e-2)  # 20 steps and more
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
@@ -41,7 +41,7 @@ def each_alone(models, tasks, y, settings=SETTINGS):
                 model,
                 tasks[m],
                 Examples(collection, y, TRAIN[m]),
-                FitConfig(**{**settings.__dict__, "seed": SEEDS[m]}),
+                TrainingConfig(**{**settings.__dict__, "seed": SEEDS[m]}),
                 validation=Examples(collection, y, HELD[m]),
             )
         )
@@ -83,7 +83,7 @@ def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch)
     collection, y = collect(graphs), torch.tensor([0, 1] * 6)
     variant = {"encoder": "gcn", "attributes": True, "dustbin": True, "capacity": 9, "head": "mlp"}
     alone, stacked = networks(variant), networks(variant)
-    settings = FitConfig(epochs=5, batch_size=2, learning_rate=1e-2)
+    settings = TrainingConfig(epochs=5, batch_size=2, learning_rate=1e-2)
     train = [torch.arange(10), torch.arange(2, 12)]
     tasks, rest = [Classification(2)] * 2, (train, HELD_FEW, SEEDS, settings)
     stack = Stack(stacked, tasks, collection, y, *rest, device=stack_device)
@@ -91,7 +91,7 @@ def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch)
     for _ in stack.epochs():
         pass
     for m, result in enumerate(stack.results()):
-        own = FitConfig(**{**settings.__dict__, "seed": SEEDS[m]})
+        own = TrainingConfig(**{**settings.__dict__, "seed": SEEDS[m]})
         parts = (Examples(collection, y, index[m]) for index in (train, HELD_FEW))
         one = fit(alone[m], tasks[m], next(parts), own, validation=next(parts))
         for epoch_a, epoch_b in zip(one.curve, result.curve, strict=True):
@@ -131,7 +131,7 @@ def test_patience_is_each_models_own():
         "capacity": 15,
         "head": "mlp",
     }
-    settings = FitConfig(epochs=40, batch_size=4, learning_rate=3e-2, patience=3)
+    settings = TrainingConfig(epochs=40, batch_size=4, learning_rate=3e-2, patience=3)
     alone, stacked = networks(variant), networks(variant)
     tasks = [Classification(2)] * 2
     one_by_one = each_alone(alone, tasks, y, settings)
@@ -213,7 +213,7 @@ def test_a_score_that_validation_graphs_do_not_define_is_an_error():
     y[torch.cat(HELD)] = 1  # one answer only: no ROC-AUC among held-out graphs
     variant = {"encoder": "linear", "attributes": True, "dustbin": False, "capacity": None}
     models = networks({**variant, "head": "mlp"}, outputs=1)
-    settings = FitConfig(epochs=3, batch_size=4, criterion="score")
+    settings = TrainingConfig(epochs=3, batch_size=4, criterion="score")
     task = MultiLabel(1)
     with pytest.raises(ValueError, match="graphs of model 0 do not define a roc_auc"):
         fit_stack(models, [task] * 2, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)

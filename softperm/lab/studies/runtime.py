@@ -26,7 +26,7 @@ from softperm.lab.page import Page
 from softperm.lab.records import device_name, versions
 from softperm.lab.studies.naive import PaddedPiGNN, pad
 from softperm.nn.model import ModelConfig, build
-from softperm.training.fit import Examples, FitConfig, epoch_order, fit
+from softperm.training.fit import Examples, TrainingConfig, epoch_order, fit
 from softperm.training.tasks import Classification, mean_loss
 
 SIZES = tuple(range(10, 101, 10))
@@ -134,7 +134,7 @@ def _time_ours(
     model: nn.Module, graphs: Collection, y: torch.Tensor, epochs: int, device: torch.device
 ) -> float:
     train = Examples(graphs, y, torch.arange(len(graphs)))
-    config = FitConfig(epochs=epochs + 1, batch_size=BATCH)
+    config = TrainingConfig(epochs=epochs + 1, batch_size=BATCH)
     result = fit(model, Classification(2), train, config, device=device)
     return float(np.median([epoch.seconds for epoch in result.curve[1:]]))
 

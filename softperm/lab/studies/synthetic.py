@@ -27,7 +27,7 @@ from softperm.lab.studies.measures import Fidelity, fidelity, vector_distances
 from softperm.nn.alignment import align_adjacency
 from softperm.nn.encoders import GCNEncoder, GINEncoder
 from softperm.nn.model import ModelConfig, PiGNN, build
-from softperm.training.fit import FitConfig
+from softperm.training.fit import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Regression
 
@@ -247,7 +247,7 @@ class _Trial:
             [train for train, _ in splits],
             [held for _, held in splits],
             list(range(len(models))),
-            FitConfig(epochs=self.config.epochs),
+            TrainingConfig(epochs=self.config.epochs),
             device=self.device,
         )
         return [min(epoch.validation_loss for epoch in result.curve) for result in results]

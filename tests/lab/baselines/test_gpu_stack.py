@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from softperm.lab.baselines import SYSTEMS, DataShape
 from softperm.ops import normalisation
 from softperm.ops.ragged import maximum
-from softperm.training.fit import FitConfig
+from softperm.training.fit import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
 
@@ -32,7 +32,7 @@ def test_kernels_change_no_training(name, settings, monkeypatch):
         shape = DataShape.of(GRAPHS, 2)
         models = [SYSTEMS[name].build(shape, settings, seed).double() for seed in (3, 4)]
         rest = ([Classification(2)] * 2, GRAPHS, tensor([0, 1] * 3), TRAIN, HELD, [3, 4])
-        config = FitConfig(epochs=2, batch_size=2, learning_rate=1e-2)
+        config = TrainingConfig(epochs=2, batch_size=2, learning_rate=1e-2)
         results = fit_stack(models, *rest, config, device=DEVICE if kernels else "cpu")
         return [epoch.train_loss for result in results for epoch in result.curve], models
 

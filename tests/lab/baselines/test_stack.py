@@ -1,5 +1,7 @@
 """Stackable systems trained side by side get the numbers that each gets alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from lab.baselines.cases import SMALL, network
@@ -8,7 +10,7 @@ from torch.testing import assert_close
 
 from softperm.lab.baselines import SYSTEMS, DataShape
 from softperm.lab.baselines.layers import Dropout
-from softperm.training.fit import Examples, FitConfig, Schedule, epoch_order, fit
+from softperm.training.fit import Examples, TrainingConfig, epoch_order, fit
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
 
@@ -17,7 +19,7 @@ TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6]), torch.arange(2, 11)]
 HELD = [torch.tensor([7, 8, 9]), torch.tensor([0, 11])]
 SEEDS = [3, 4]
 Y = torch.tensor([0, 1, 2] * 4)
-SETTINGS = FitConfig(epochs=4, batch_size=4, learning_rate=1e-2)
+SETTINGS = TrainingConfig(epochs=4, batch_size=4, learning_rate=1e-2)
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
@@ -46,7 +48,7 @@ def test_a_stack_gives_each_system_the_numbers_it_gets_alone(name, settings, sta
             model,
             tasks[m],
             Examples(GRAPHS, Y, TRAIN[m]),
-            FitConfig(**{**SETTINGS.__dict__, "seed": SEEDS[m]}),
+            replace(SETTINGS, seed=SEEDS[m]),
             validation=Examples(GRAPHS, Y, HELD[m]),
         )
         for m, model in enumerate(alone)
@@ -76,9 +78,9 @@ def gins() -> list:
 
 EPOCHS = 20
 FALLING = [
-    Schedule(halve_every=2),
-    Schedule(decay=0.3, decay_patience=1),
-    Schedule(decay=0.3, decay_patience=1, decay_floor=2e-3),
+    {"halve_every": 2},
+    {"decay": 0.3, "decay_patience": 1},
+    {"decay": 0.3, "decay_patience": 1, "decay_floor": 2e-3},
 ]
 
 
@@ -88,23 +90,23 @@ def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates
 ):
     assert {k for k in UNLIKE[0] if UNLIKE[0][k] != UNLIKE[1][k]} == set(SYSTEMS["gin"].alike)
     alone, stacked, tasks = gins(), gins(), [Classification(3)] * 2
+    settings = TrainingConfig(epochs=EPOCHS, batch_size=4, **schedule)
     for m, model in enumerate(alone):
         fit(
             model,
             tasks[m],
             Examples(GRAPHS, Y, TRAIN[m]),
-            FitConfig(epochs=EPOCHS, batch_size=4, learning_rate=RATES[m], seed=SEEDS[m]),
-            schedule=schedule,
+            replace(settings, learning_rate=RATES[m], seed=SEEDS[m]),
             validation=Examples(GRAPHS, Y, HELD[m]),
         )
-    settings = FitConfig(epochs=EPOCHS, batch_size=4, learning_rate=1.0)  # each has its own instead
-    rest = (tasks, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
-    fit_stack(stacked, *rest, learning_rates=RATES, schedule=schedule)
+    rest = (tasks, GRAPHS, Y, TRAIN, HELD, SEEDS)
+    fit_stack(stacked, *rest, settings, learning_rates=RATES)
     for a, b in zip(alone, stacked, strict=True):
         for key, tensor in a.state_dict().items():
             assert_close(tensor, b.state_dict()[key], rtol=1e-8, atol=1e-8)
     constant = gins()
-    fit_stack(constant, *rest, learning_rates=RATES)
+    plain = TrainingConfig(epochs=EPOCHS, batch_size=4)
+    fit_stack(constant, *rest, plain, learning_rates=RATES)
     pairs = [
         (a.linears[0].weight, b.linears[0].weight) for a, b in zip(constant, stacked, strict=True)
     ]
@@ -114,21 +116,21 @@ def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates
 
 
 def test_a_stack_refuses_what_only_a_training_alone_can_do():
-    rest = (gins(), [Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, FitConfig(epochs=1))
-    for schedule in (Schedule(ema=0.9), Schedule(clip=1.0), Schedule(accumulate=2)):
-        with pytest.raises(ValueError, match="a stack knows no schedule but decay, decay_patience"):
-            fit_stack(*rest, schedule=schedule)
+    rest = (gins(), [Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS)
+    for name, value in (("ema", 0.9), ("clip", 1.0), ("accumulate", 2)):
+        with pytest.raises(ValueError, match=f"{name} is not supported when models are trained in"):
+            fit_stack(*rest, TrainingConfig(epochs=1, **{name: value}))
     with pytest.raises(
         ValueError, match="criterion must be one of loss, score, late-score; got 'scor'"
     ):
-        fit_stack(*rest, criteria=["loss", "scor"])
+        fit_stack(*rest, TrainingConfig(epochs=1), criteria=["loss", "scor"])
 
 
 def test_halving_is_the_step_schedule_of_torch():
     ours, theirs = (gins()[0].train() for _ in range(2))
     task, train = Classification(3), Examples(GRAPHS, Y, TRAIN[0])
-    config = FitConfig(epochs=5, batch_size=4, learning_rate=1e-2)
-    fit(ours, task, train, config, schedule=Schedule(halve_every=2))
+    config = TrainingConfig(epochs=5, batch_size=4, learning_rate=1e-2, halve_every=2)
+    fit(ours, task, train, config)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-2)
     steps = torch.optim.lr_scheduler.StepLR(adam, step_size=2, gamma=0.5)
     for epoch in range(1, 6):
@@ -145,9 +147,9 @@ def test_halving_is_the_step_schedule_of_torch():
 @pytest.mark.parametrize("schedule", FALLING)
 def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(schedule, tmp_path, monkeypatch):
     whole, broken, again = gins(), gins(), gins()
-    settings = FitConfig(epochs=EPOCHS, batch_size=4)
+    settings = TrainingConfig(epochs=EPOCHS, batch_size=4, **schedule)
     rest = ([Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
-    options = {"learning_rates": RATES, "schedule": schedule}
+    options = {"learning_rates": RATES}
     expected = fit_stack(whole, *rest, **options)
     monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr("softperm.training.stack.SAVING_SHARE", float("inf"))
