@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, ready_file, say, warnings_as_lines
+from softperm.cli.console import (
+    called,
+    give,
+    messages_as_lines,
+    ready_file,
+    say,
+    warnings_as_lines,
+)
 
 
 def distance(
@@ -18,9 +25,7 @@ def distance(
     labels: Annotated[
         bool, typer.Option(help="Match only vertices of equal label with each other.")
     ] = False,
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds that one pair may take; intervals beyond.")
-    ] = 60.0,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for each pair.")] = 60.0,
     workers: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
     smiles_column: Annotated[str | None, typer.Option(help="Column of SMILES in a table.")] = None,
     symmetrise: Annotated[
@@ -28,9 +33,10 @@ def distance(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Compute the Frobenius distance of every pair of graphs, proven where time allows.
+    """Compute the Frobenius distance of every pair of graphs.
 
-    Finished pairs are kept beside the output while it runs: the same command goes on from there.
+    A pair that is not proven within the time limit gets an interval. An interrupted command resumes
+    when it is started again: finished pairs are saved every ten seconds.
     """
     import numpy as np
 
@@ -42,48 +48,48 @@ def distance(
     if out.suffix not in writers:
         raise ValueError(f"--out must end in .npz or .csv; got {out}")
     ready_file(out)
-    kept = out.with_name(f".{out.name}.pairs")
-    with warnings_as_lines():
+    checkpoint = out.with_name(f".{out.name}.pairs")
+    with warnings_as_lines(), messages_as_lines(say):
         file = read(data, smiles_column, symmetrise)
         with called(file.ids):
-            found = frobenius_intervals(
+            intervals = frobenius_intervals(
                 file.graphs,
                 labels=labels,
                 time_limit=time_limit,
                 workers=workers,
-                checkpoint=kept,
+                checkpoint=checkpoint,
                 progress=True,
             )
-    write_atomically(out, writers[out.suffix](list(file.ids), found))
-    kept.unlink(missing_ok=True)
+    write_atomically(out, writers[out.suffix](list(file.ids), intervals))
+    checkpoint.unlink(missing_ok=True)
     pairs = np.triu_indices(len(file.graphs), 1)
-    proven = int(found.exact[pairs].sum())
+    proven = int(intervals.exact[pairs].sum())
     if proven < len(pairs[0]):
-        say("some distances are not proven: they lie between lower bound and distance")
+        say("unproven distances lie between lower_bound and distance; a longer --time-limit helps")
     result = {"graphs": len(file.graphs), "pairs": len(pairs[0]), "proven": proven}
     give({**result, "distances": str(out)}, as_json)
 
 
-def _npz(ids: list[str], found: Any) -> bytes:
+def _npz(ids: list[str], intervals: Any) -> bytes:
     import numpy as np
 
     content = io.BytesIO()
     np.savez_compressed(
         content,
         graph=np.array(ids),
-        distance=found.distance,
-        lower_bound=found.lower_bound,
-        exact=found.exact,
+        distance=intervals.distance,
+        lower_bound=intervals.lower_bound,
+        exact=intervals.exact,
     )
     return content.getvalue()
 
 
-def _csv(ids: list[str], found: Any) -> bytes:
+def _csv(ids: list[str], intervals: Any) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["first", "second", "distance", "lower_bound", "exact"])
     for i, first in enumerate(ids):
         for k in range(i + 1, len(ids)):
-            numbers = (float(found.distance[i, k]), float(found.lower_bound[i, k]))
-            writer.writerow([first, ids[k], *numbers, bool(found.exact[i, k])])
+            numbers = (float(intervals.distance[i, k]), float(intervals.lower_bound[i, k]))
+            writer.writerow([first, ids[k], *numbers, bool(intervals.exact[i, k])])
     return text.getvalue().encode()

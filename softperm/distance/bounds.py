@@ -9,11 +9,10 @@ from jaxtyping import Int
 from scipy.optimize import quadratic_assignment
 
 from softperm.data.graphs import as_graph
-from softperm.distance.local import descend, improve
-from softperm.distance.pack import pack, pair_of
-from softperm.distance.pairs import Pair
-from softperm.distance.relaxation import relax
-from softperm.distance.tree import plant
+from softperm.distance.branch_and_bound import plant
+from softperm.distance.local_search import descend, improve
+from softperm.distance.node_bound import relax
+from softperm.distance.pairs import Pair, pack, pair_of
 
 
 def spectral_lower_bound(g1: Any, g2: Any) -> float:

@@ -16,7 +16,6 @@ from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
 from torch_geometric.data import Data
 
-from softperm.distance.bits import unpack
 from softperm.distance.bounds import (
     as_distance,
     degree_bound,
@@ -25,12 +24,18 @@ from softperm.distance.bounds import (
     round_up,
     spectral_bound,
 )
-from softperm.distance.local import cost_of, descend
-from softperm.distance.pack import pack, pair_of
-from softperm.distance.pairs import Pair
-from softperm.distance.search import GLANCE, SMALL, advance, open_bound, search_briefly
+from softperm.distance.branch_and_bound import (
+    GLANCE,
+    SMALL,
+    Tree,
+    advance,
+    open_bound,
+    plant,
+    search_briefly,
+)
+from softperm.distance.local_search import cost_of, descend
+from softperm.distance.pairs import Pair, pack, pair_of, unpack
 from softperm.distance.symmetry import with_orbits
-from softperm.distance.tree import Tree, plant
 
 EFFORT = 2_000_000  # relaxations times squared vertices, about a twentieth of a second
 LARGEST = 192  # vertices up to which there is a search; its memory grows with the cube

@@ -1,39 +1,36 @@
-"""The distances of all pairs of a collection: in parallel, resumable, copies computed once."""
+"""Distances of all pairs of a collection: in parallel, resumable, isomorphic graphs only once."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from numba import njit
 
 from softperm.data.graphs import as_graphs
-from softperm.distance.batch import solve_pairs
-from softperm.distance.checkpoint import PairTable, fingerprint, load, save
+from softperm.distance.branch_and_bound import GLANCE, search_briefly
 from softperm.distance.exact import EFFORT, LARGEST, check_time_limit, solve
-from softperm.distance.pack import Packed, pack, pair_of
-from softperm.distance.search import GLANCE
+from softperm.distance.pairs import Packed, pack, pair_of
 from softperm.distance.symmetry import representatives
+from softperm.files import write_atomically
+from softperm.parallel import cores, thread_pool
+from softperm.progress import Report, progress_bars
 
-PORTION = 64  # pairs of one task: long enough for threads, short enough for the progress bar
-SAVE_EVERY = 10.0  # seconds between two checkpoints
+TASK_WORK = 1 << 14  # pairs of one task times their squared vertices; tens of milliseconds
+SAVE_SECONDS = 10.0  # between two checkpoints
+REPORT_SECONDS = 1.0  # between two progress reports while no pair finishes
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +39,7 @@ class DistanceIntervals:
 
     Args:
         distance: (B, B) least distances found; the distances themselves where ``exact``.
-        lower_bound: (B, B) numbers the distances are proven not to fall below.
+        lower_bound: (B, B) proven lower bounds of the distances.
         exact: (B, B) whether a distance is proven.
     """
 
@@ -58,21 +55,21 @@ def frobenius_matrix(
     time_limit: float | None = None,
     workers: int | None = None,
     checkpoint: str | os.PathLike | None = None,
-    progress: bool | Callable[[int, int], None] = False,
+    progress: bool | Report = False,
 ) -> Float[np.ndarray, "B B"]:
     """The Frobenius distances of all pairs of graphs (:func:`frobenius_distance`).
 
     Args:
         graphs: the graphs, all of one kind.
         labels: whether only vertices of equal label may be matched.
-        time_limit: seconds a single pair may take. Pairs that would need more have the least
-            distance found; :func:`frobenius_intervals` says which they are.
-        workers: threads; as many as there are processors by default.
-        checkpoint: a file that keeps finished pairs, so that an interrupted call resumes there. It
-            is refused if it belongs to other graphs; pairs in it that are not proven are computed
-            again when the time limit has grown.
-        progress: whether to show a progress bar with the time left; or a function to call with
-            the number of pairs that are done, and of all.
+        time_limit: seconds for each pair. A pair that needs more gets the least distance found;
+            :func:`frobenius_intervals` tells which pairs these are.
+        workers: number of threads; the number of cores by default, and at most.
+        checkpoint: a file for finished pairs, from which an interrupted call resumes. A checkpoint
+            of other graphs is refused. Pairs in it that are not proven are computed again if the
+            time limit is longer than before.
+        progress: whether to show progress bars with the time left, or log lines every ten seconds
+            if standard error is not a terminal; or a function that receives the progress.
 
     Returns:
         The (B, B) symmetric matrix of distances.
@@ -99,7 +96,7 @@ def frobenius_intervals(
     time_limit: float | None = None,
     workers: int | None = None,
     checkpoint: str | os.PathLike | None = None,
-    progress: bool | Callable[[int, int], None] = False,
+    progress: bool | Report = False,
 ) -> DistanceIntervals:
     """The distances of all pairs, with lower bounds and whether each is proven.
 
@@ -116,42 +113,183 @@ def frobenius_intervals(
     """
     check_time_limit(time_limit)
     if workers is not None and workers < 1:
-        raise ValueError(f"workers is {workers}; expected at least 1, or None for all processors")
+        raise ValueError(f"workers is {workers}; expected at least 1, or None for all cores")
     packed = pack(as_graphs(graphs), labels=labels)
-    own, copy_of = np.unique(representatives(packed), return_inverse=True)  # (U,), (B,)
-    first, second = (own[side] for side in np.triu_indices(own.size, k=1))  # (K,) each
+    unique, copy_of = np.unique(representatives(packed), return_inverse=True)  # (U,), (B,)
+    first, second = (unique[side] for side in np.triu_indices(unique.size, k=1))  # (K,) each
     path = None if checkpoint is None else Path(checkpoint)
-    mark = fingerprint(packed)
-    table = PairTable.empty(first.size) if path is None else load(path, first.size, mark)
-    run = _Run(packed, first, second, table, time_limit, Event())
-    todo = np.flatnonzero(table.missing(time_limit))
+    digest = fingerprint(packed)
+    table = PairTable.empty(first.size) if path is None else load(path, first.size, digest)
+    run = _Run(packed, first, second, table, time_limit, workers or cores())
+    missing = bool(table.missing(time_limit).any())
+    bars: AbstractContextManager[Report]
+    bars = progress_bars(progress) if isinstance(progress, bool) else nullcontext(progress)
     try:
-        with _bar(first.size, first.size - todo.size, progress) as report:
-            saved = monotonic()
-            for done in _parallel(run, todo, workers):
-                report(done)
-                if path is not None and monotonic() - saved > SAVE_EVERY:
-                    save(path, table, mark)
-                    saved = monotonic()
+        with bars as report:
+            saved_at = monotonic()
+            for _ in run.compute(report):
+                if path is not None and monotonic() - saved_at > SAVE_SECONDS:
+                    save(path, table, digest)
+                    saved_at = monotonic()
     finally:
-        if path is not None and todo.size:
-            save(path, table, mark)
-    return _unfold(table, own.size, copy_of)
+        if path is not None and missing:
+            save(path, table, digest)
+    return _square(table, unique.size, copy_of)
+
+
+@dataclass(frozen=True, eq=False)
+class PairTable:
+    """The state of K pairs, in the order of ``np.triu_indices``; updated in place.
+
+    Args:
+        distance: least distance found; NaN if not yet computed.
+        lower: proven lower bound.
+        exact: whether the two are equal.
+        limit: seconds the pair was given, infinite without a limit; NaN if not yet computed.
+    """
+
+    distance: Float[np.ndarray, " K"]
+    lower: Float[np.ndarray, " K"]
+    exact: Bool[np.ndarray, " K"]
+    limit: Float[np.ndarray, " K"]
+
+    @classmethod
+    def empty(cls, pairs: int) -> PairTable:
+        """A table of pairs that are not yet computed."""
+        return cls(
+            distance=np.full(pairs, np.nan),
+            lower=np.zeros(pairs),
+            exact=np.zeros(pairs, dtype=bool),
+            limit=np.full(pairs, np.nan),
+        )
+
+    def missing(self, time_limit: float | None) -> Bool[np.ndarray, " K"]:
+        """Pairs to compute: new ones, and unproven ones that had less time than now."""
+        seconds = np.inf if time_limit is None else time_limit
+        return ~self.exact & ~(self.limit >= seconds)
+
+
+def fingerprint(packed: Packed) -> str:
+    """A digest of the graphs, in their order, with all that the distances depend on."""
+    digest = hashlib.sha256(b"softperm pairs 1")
+    for array in packed:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def save(path: Path, table: PairTable, digest: str) -> None:
+    """Writes a checkpoint atomically.
+
+    Args:
+        path: the file.
+        table: the state of each pair.
+        digest: the fingerprint of the graphs.
+    """
+    content = io.BytesIO()
+    np.savez_compressed(content, mark=np.array(digest), **vars(table))
+    write_atomically(path, content.getvalue())
+
+
+def load(path: Path, pairs: int, digest: str) -> PairTable:
+    """Reads a checkpoint; returns an empty table if the file does not exist.
+
+    Args:
+        path: the file.
+        pairs: the expected number of pairs.
+        digest: the expected fingerprint.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: the file is not a checkpoint, or belongs to other graphs.
+    """
+    if not path.exists():
+        return PairTable.empty(pairs)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            stored = {key: archive[key] for key in archive.files}
+        table = PairTable(**{key: stored[key] for key in PairTable.__dataclass_fields__})
+        stored_digest = str(stored["mark"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise ValueError(
+            f"checkpoint {path} is not a file of distances; remove it or choose another path"
+        ) from None
+    if stored_digest != digest or table.distance.shape != (pairs,):
+        raise ValueError(
+            f"checkpoint {path} belongs to other graphs or options; remove it or choose another "
+            f"path"
+        )
+    return table
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """The pairs to compute and where their distances go."""
+    """The pairs to compute and the table that receives their distances."""
 
     packed: Packed
     first: Int[np.ndarray, " K"]
     second: Int[np.ndarray, " K"]
     table: PairTable
     time_limit: float | None
-    stop: Event
+    workers: int
 
-    def portion(self, pairs: Int[np.ndarray, " k"]) -> Int[np.ndarray, " r"]:
-        """Search some pairs briefly; returns those that need more."""
+    def compute(self, report: Report) -> Iterator[None]:
+        """Searches every missing pair briefly, then the remaining ones up to the time limit.
+
+        The two stages are two activities, so that the time left is estimated from pairs of the same
+        kind. Yields whenever pairs have finished, and at least once a second.
+        """
+        sizes = np.maximum(self.packed.size[self.first], self.packed.size[self.second])
+        missing = np.flatnonzero(self.table.missing(self.time_limit))
+        missing = missing[np.argsort(sizes[missing], kind="stable")]  # long searches last
+        if not missing.size:
+            return
+        solve_pairs(self.packed, missing[:0], missing[:0], 0, 0, 0, np.empty(0), np.empty(0, bool))
+        task = np.cumsum(np.maximum(sizes[missing], 1) ** 2) // TASK_WORK
+        tasks = np.split(missing, np.flatnonzero(np.diff(task)) + 1)
+        done, total, unsolved = self.first.size - missing.size, self.first.size, []
+        for finished in self._run_tasks(self._search_briefly, tasks):
+            done += sum(pairs.size for pairs, _ in finished)
+            unsolved += [left for _, left in finished]
+            report("distances", done, total)
+            yield
+        difficult = np.sort(np.concatenate(unsolved))
+        done = 0
+        for finished in self._run_tasks(self._search_long, list(difficult)):
+            done += len(finished)
+            proven = int(self.table.exact[difficult].sum())
+            report("difficult pairs", done, difficult.size, f"{proven:,} proven")
+            yield
+
+    def _run_tasks(
+        self, function: Callable[[Any, Event], Any], tasks: list[Any]
+    ) -> Iterator[list[tuple[Any, Any]]]:
+        """Runs tasks on at most ``workers`` threads; yields the finished tasks and their results.
+
+        Yields an empty list if none finished within a second.
+        """
+        stop, waiting, running = Event(), iter(tasks), dict[Future, Any]()
+        try:
+            while True:
+                for task in waiting:
+                    running[thread_pool().submit(function, task, stop)] = task
+                    if len(running) >= self.workers:
+                        break
+                if not running:
+                    return
+                done = wait(running, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED).done
+                yield [(running.pop(future), future.result()) for future in done]
+        finally:
+            stop.set()
+            for future in running:
+                future.cancel()
+            wait(running)
+
+    def _search_briefly(self, pairs: Int[np.ndarray, " k"], stop: Event) -> Int[np.ndarray, " r"]:
+        """Searches some pairs briefly; returns the unsolved ones."""
+        if stop.is_set():
+            return pairs
         cost = np.zeros(pairs.size)
         solved = np.zeros(pairs.size, dtype=bool)
         first, second = self.first[pairs], self.second[pairs]
@@ -160,15 +298,13 @@ class _Run:
         self._write(pairs[solved], distance, distance, np.ones(distance.size, dtype=bool))
         return pairs[~solved]
 
-    def single(self, pair: int) -> Int[np.ndarray, " r"]:
-        """Search one pair up to the time limit; returns it only if it was stopped before that."""
+    def _search_long(self, pair: np.int64, stop: Event) -> None:
+        """Searches one pair up to the time limit."""
         both = pair_of(self.packed, self.first[pair], self.second[pair])
-        found = solve(both, self.time_limit, self.stop)
-        if self.stop.is_set():
-            return np.array([pair])
-        distance, lower = np.array([found.distance]), np.array([found.lower_bound])
-        self._write(np.array([pair]), distance, lower, np.array([found.exact]))
-        return np.empty(0, dtype=np.int64)
+        result = solve(both, self.time_limit, stop)
+        if not stop.is_set():
+            distance, lower = np.array([result.distance]), np.array([result.lower_bound])
+            self._write(np.array([pair]), distance, lower, np.array([result.exact]))
 
     def _write(
         self,
@@ -177,79 +313,53 @@ class _Run:
         lower: Float[np.ndarray, " k"],
         exact: Bool[np.ndarray, " k"],
     ) -> None:
-        """Enter what was found, unless an earlier attempt at a pair knew more."""
+        """Updates the table, unless an earlier attempt at a pair gave a better bound."""
         table = self.table
-        table.distance[pairs] = np.fmin(table.distance[pairs], distance)  # NaN: not yet known
+        table.distance[pairs] = np.fmin(table.distance[pairs], distance)  # ignores NaN
         table.lower[pairs] = np.maximum(table.lower[pairs], lower)
         table.exact[pairs] = exact
         table.limit[pairs] = np.inf if self.time_limit is None else self.time_limit
 
 
-def _parallel(run: _Run, todo: Int[np.ndarray, " k"], workers: int | None) -> Iterator[int]:
-    """Compute the pairs on threads; yields how many were finished since the last time.
+@njit(cache=True, nogil=True)
+@no_type_check
+def solve_pairs(
+    packed: Packed,
+    first: Int[np.ndarray, " K"],
+    second: Int[np.ndarray, " K"],
+    largest: int,
+    glance: int,
+    effort: int,
+    cost: Float[np.ndarray, " K"],
+    solved: Bool[np.ndarray, " K"],
+) -> None:
+    """Searches each pair briefly; this solves nearly all small pairs.
 
-    Portions come first, so that the long searches left over by them are spread evenly.
+    Args:
+        packed: the graphs.
+        first: index of the first graph of each pair.
+        second: index of the second graph of each pair.
+        largest: larger pairs are skipped.
+        glance: relaxations spent on a pair without probing.
+        effort: relaxations times squared vertices spent on a pair with probing.
+        cost: least cost of each pair; written where the search is complete.
+        solved: whether the search is complete; written.
     """
-    if not todo.size:
-        return
-    solve_pairs(run.packed, todo[:0], todo[:0], 0, 0, 0, np.empty(0), np.empty(0, dtype=bool))
-    portions = [todo[k : k + PORTION] for k in range(0, todo.size, PORTION)]
-    pool = ThreadPoolExecutor(workers or available_processors())
-    try:
-        pending: dict[Future, int] = {pool.submit(run.portion, p): p.size for p in portions}
-        while pending:
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                size = pending.pop(future)
-                left = future.result()
-                pending |= {pool.submit(run.single, pair): 1 for pair in left.tolist()}
-                yield size - left.size
-    finally:
-        run.stop.set()
-        pool.shutdown(cancel_futures=True)
+    for k in range(first.size):
+        pair = pair_of(packed, first[k], second[k])
+        solved[k] = False
+        if pair.a.shape[0] <= largest:
+            tree, _, solved[k] = search_briefly(pair, glance, effort)
+            cost[k] = tree.value[0]
 
 
-def available_processors() -> int:
-    """Processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _unfold(table: PairTable, unique: int, copy_of: Int[np.ndarray, " B"]) -> DistanceIntervals:
-    """Square matrices of the unique graphs, repeated for their copies."""
+def _square(table: PairTable, unique: int, copy_of: Int[np.ndarray, " B"]) -> DistanceIntervals:
+    """Square matrices over all graphs, from the pairs of graphs that are not isomorphic."""
     upper = np.triu_indices(unique, k=1)
-    made = []
+    matrices = []
     for values, diagonal in ((table.distance, 0.0), (table.lower, 0.0), (table.exact, True)):
         square = np.full((unique, unique), diagonal, dtype=values.dtype)
         square[upper] = values
         square.T[upper] = values
-        made.append(square[np.ix_(copy_of, copy_of)])
-    return DistanceIntervals(*made)
-
-
-@contextmanager
-def _bar(
-    total: int, done: int, shown: bool | Callable[[int, int], None]
-) -> Iterator[Callable[[int], None]]:
-    """A progress bar over pairs with the time left, as a function that moves it on."""
-    if callable(shown):
-        tell = shown
-
-        def count(advance: int) -> None:
-            nonlocal done
-            done += advance
-            tell(done, total)
-
-        yield count
-        return
-    columns: Sequence[Any] = (
-        TextColumn("distances"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("distances", total=total, completed=done)
-        yield lambda advance: bar.advance(task, advance)
+        matrices.append(square[np.ix_(copy_of, copy_of)])
+    return DistanceIntervals(*matrices)

@@ -7,11 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from softperm.distance.bits import unpack
-from softperm.distance.pack import Packed, pair_of
-from softperm.distance.pairs import Pair, make_pair
-from softperm.distance.search import advance
-from softperm.distance.tree import plant
+from softperm.distance.branch_and_bound import advance, plant
+from softperm.distance.pairs import Packed, Pair, make_pair, pair_of, unpack
 
 EFFORT = (
     2_000  # relaxations spent on one question; past that the answer is "not known", taken as "no"

@@ -21,10 +21,10 @@ from torch_geometric.data import Data
 from softperm.data.graphs import as_graphs
 from softperm.distance import exact, frobenius_distance
 from softperm.distance.bounds import read_pair
+from softperm.distance.branch_and_bound import plant
 from softperm.distance.exact import solve
-from softperm.distance.local import cost_of
-from softperm.distance.pack import pack, pair_of
-from softperm.distance.tree import plant
+from softperm.distance.local_search import cost_of
+from softperm.distance.pairs import pack, pair_of
 
 
 def check_against_enumeration(a: np.ndarray, b: np.ndarray) -> None:

@@ -51,6 +51,27 @@ def test_aligned_distances_are_never_below_the_frobenius_distances(mixed):
     assert given.objective == joint.objective
 
 
+def below_the_distance(graphs: list[np.ndarray], plans: list[np.ndarray]) -> np.ndarray:
+    """Pairs whose vectors vec(DᵀAD) are nearer to each other than the graphs."""
+    vectors = np.stack([(d.T @ a @ d).ravel() for a, d in zip(graphs, plans, strict=True)])
+    aligned_distances = np.linalg.norm(vectors[:, None] - vectors, axis=2)
+    return aligned_distances < frobenius_matrix(graphs) - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_alignment_by_permutations_is_below_the_true_distance(seed, mixed):
+    rng = np.random.default_rng(seed)
+    plans = [np.eye(7)[rng.permutation(7)][: len(matrix)] for matrix in mixed]
+    assert not below_the_distance(mixed, plans).any()
+
+
+def test_soft_alignments_can_be_below_the_true_distance(mixed):
+    """The inequality needs permutations: uniform plans map graphs of equal weight to one point."""
+    plans = [np.full((len(matrix), 7), 1 / 7) for matrix in mixed]
+    below = below_the_distance(mixed, plans)
+    assert below[~np.eye(len(mixed), dtype=bool)].mean() > 0.5
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_bound_holds_for_weights_of_both_signs_and_graphs_of_all_sizes(seed):
     rng = np.random.default_rng(seed)

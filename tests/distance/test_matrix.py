@@ -1,5 +1,6 @@
-"""All pairs: right, parallel, computed once, resumed, and honest about what is not proven."""
+"""All pairs: right, parallel, computed once, resumable, with intervals where not proven."""
 
+import logging
 from threading import Event
 
 import networkx as nx
@@ -32,15 +33,15 @@ def counted(monkeypatch) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Makes the computation end as by a key press once a number of portions are done."""
-    monkeypatch.setattr(matrix, "PORTION", 8)
+    """Interrupts the computation as by Ctrl-C after a number of tasks."""
+    monkeypatch.setattr(matrix, "TASK_WORK", 256)
 
-    def after(portions: int) -> None:
+    def after(tasks: int) -> None:
         original = matrix.solve_pairs
         calls = iter(range(10**9))
 
         def stop(packed, first, second, *others):
-            if first.size and next(calls) == portions:
+            if first.size and next(calls) == tasks:
                 monkeypatch.setattr(matrix, "solve_pairs", original)
                 raise KeyboardInterrupt
             original(packed, first, second, *others)
@@ -106,7 +107,7 @@ def test_an_interrupted_matrix_resumes_without_recomputing(
     with pytest.raises(KeyboardInterrupt):
         frobenius_matrix(collection, checkpoint=file, workers=1)
     before = set(counted)
-    assert 80 <= len(before) < pairs  # a portion may be under way when another is interrupted
+    assert 20 < len(before) < pairs
     counted.clear()
     resumed = frobenius_matrix(collection, checkpoint=file)
     np.testing.assert_array_equal(resumed, whole)
@@ -119,14 +120,14 @@ def test_an_interrupted_matrix_resumes_without_recomputing(
 
 
 def test_the_file_is_written_while_the_work_goes_on(collection, monkeypatch, tmp_path):
-    monkeypatch.setattr(matrix, "SAVE_EVERY", 0.0)
-    monkeypatch.setattr(matrix, "PORTION", 32)
+    monkeypatch.setattr(matrix, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(matrix, "TASK_WORK", 1024)
     written = []
     original = matrix.save
 
-    def record(path, table, mark):
+    def record(path, table, digest):
         written.append(int(table.exact.sum()))
-        original(path, table, mark)
+        original(path, table, digest)
 
     monkeypatch.setattr(matrix, "save", record)
     frobenius_matrix(collection, checkpoint=tmp_path / "pairs.npz", workers=1)
@@ -209,34 +210,46 @@ def test_an_interruption_ends_a_search_without_a_time_limit(monkeypatch):
         ended.set()
         return result
 
-    def key_pressed_once_begun(pending, return_when):
-        if begun.wait(timeout=0.05):
+    def interrupt_once_begun(pending, timeout=None, return_when="ALL_COMPLETED"):
+        if timeout is not None and begun.wait(timeout=0.05):
             raise KeyboardInterrupt
-        return wait(pending, timeout=0.05, return_when=return_when)
+        return wait(pending, timeout=0.05 if timeout else None, return_when=return_when)
 
     monkeypatch.setattr(matrix, "solve", watched)
-    monkeypatch.setattr(matrix, "wait", key_pressed_once_begun)
+    monkeypatch.setattr(matrix, "wait", interrupt_once_begun)
     with pytest.raises(KeyboardInterrupt):
         frobenius_matrix(endless)
     assert ended.is_set()
 
 
-def test_a_function_is_told_the_pairs(collection, counted):
-    told = []
-    frobenius_matrix(collection, progress=lambda done, total: told.append((done, total)))
-    done, totals = zip(*told, strict=True)
-    assert len(set(totals)) == 1
-    assert list(done) == sorted(set(done))
-    assert done[-1] == totals[0] > 0
+def test_a_function_receives_the_progress_of_quick_and_of_difficult_pairs(hard):
+    reports = []
+    frobenius_intervals(hard, time_limit=0.0, progress=lambda *state: reports.append(state))
+    quick = [state[1:3] for state in reports if state[0] == "distances"]
+    difficult = [state[1:3] for state in reports if state[0] == "difficult pairs"]
+    unproven = int((~frobenius_intervals(hard, time_limit=0.0).exact).sum()) // 2
+    assert quick == sorted(quick)
+    assert quick[-1] == (6, 6)
+    assert difficult[-1] == (unproven, unproven)
 
 
-def test_a_progress_bar_shows_the_pairs_and_the_time_left(collection, counted, capsys):
-    frobenius_matrix(collection, progress=True)
-    printed, shown = capsys.readouterr()
-    assert printed == ""
-    assert f"{len(counted)}/{len(counted)}" in shown
-    assert "left" in shown
+def test_progress_is_reported_while_a_long_search_runs(monkeypatch):
+    monkeypatch.setattr(matrix, "REPORT_SECONDS", 0.01)
+    rng = np.random.default_rng(4)
+    pair = [random_matrix(rng, 30, 0.5) for _ in range(2)]
+    reports = []
+    frobenius_intervals(pair, time_limit=0.5, progress=lambda *state: reports.append(state))
+    assert sum(state[:3] == ("difficult pairs", 0, 1) for state in reports) > 3
+
+
+def test_progress_is_logged_without_a_terminal(collection, caplog, capsys, monkeypatch):
+    monkeypatch.setattr("softperm.progress.LOG_EVERY_SECONDS", 0.0)
+    with caplog.at_level(logging.INFO, logger="softperm"):
+        frobenius_matrix(collection, progress=True)
+    assert caplog.messages[-1] == "distances: 171 of 171 (100%)"  # pairs that are not isomorphic
+    caplog.clear()
     frobenius_matrix(collection)
+    assert not caplog.messages
     assert capsys.readouterr() == ("", "")
 
 

@@ -9,10 +9,9 @@ from distance.oracle import labelled_graph, random_matrix, shuffled, weigh
 
 from softperm.data.graphs import as_graphs
 from softperm.distance.bounds import read_pair
-from softperm.distance.pack import pack
-from softperm.distance.search import advance, open_bound
+from softperm.distance.branch_and_bound import advance, open_bound, plant
+from softperm.distance.pairs import pack
 from softperm.distance.symmetry import orbits, representatives, with_orbits
-from softperm.distance.tree import plant
 
 SYMMETRIC = {
     "cycle": nx.cycle_graph(7),

@@ -36,7 +36,7 @@ def test_every_method_has_its_figures(found):
     assert study.distances.shape == (14, 14)
 
 
-def test_no_alignment_is_below_the_true_distance(found):
+def test_joint_alignment_follows_distances_better_than_uniform_and_random_plans(found):
     study, folder = found
     joint = next(o for o in study.outcomes if o.method == "joint alignment")
     uniform = next(o for o in study.outcomes if o.method == "uniform")

@@ -128,8 +128,8 @@ def run(
     parts = _Parts(folder, config, graphs)
     say("exact distances of all pairs", 0.0)
 
-    def count(done: int, total: int) -> None:
-        say(f"exact distances, {done:,} of {total:,} pairs", 0.1 * done / total)
+    def count(activity: str, done: float, total: float = 1, note: str = "") -> None:
+        say(f"exact {activity}, {done:,} of {total:,} pairs", 0.1 * done / total)
 
     distances = parts.array(
         "distances",

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from softperm.distance.assignment import assign
-from softperm.distance.bits import contains, count_bits
+from softperm.distance.pairs import contains, count_bits
 
 
 @njit(cache=True, nogil=True)

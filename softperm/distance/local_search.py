@@ -7,7 +7,7 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from softperm.distance.bits import contains
+from softperm.distance.pairs import contains
 
 
 @njit(cache=True, nogil=True)
