@@ -23,8 +23,7 @@ def report(
         bool,
         typer.Option(
             "--collect",
-            help="Also gather the records there, to be kept: a file for each system and dataset, "
-            "without the curves of trainings that only chose.",
+            help="Also write the records into one small file, records.jsonl.gz, without curves.",
         ),
     ] = False,
     title: Annotated[
@@ -62,10 +61,10 @@ def report(
     ready_folder(out)
     for sentence in unfinished:
         say(f"left out: {sentence}")
-    if collect:
-        records = collect_records(records, out / "records")
     say(f"{len(records):,} records: writing tables and drawing curves")
     made = write_report(records, out, title or _title(out, runs), unfinished)
+    if collect:
+        collect_records(records, out)
     result: dict[str, Any] = {form: str(path) for form, path in made.items()}
     cells = in_order(cells)
     if as_json:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
 import platform
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -21,6 +23,8 @@ from softperm.files import write_atomically
 from softperm.training.scoreboard import CURVES
 
 FORMAT = 1
+COLLECTED = "records.jsonl.gz"
+"""File of the records that ``softperm report --collect`` gathers."""
 
 
 @dataclass(frozen=True)
@@ -104,26 +108,26 @@ class Record:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything but the circumstances: equal for equal numbers, to the last bit.
+        """SHA-256 of the run and its scores: equal for equal numbers, to the last bit.
 
-        The curve of a training that only chose, which need not be kept, does not count.
+        Circumstances and curves do not count: collected records have no curves.
         """
         content = _fields(self)
-        del content["circumstances"]
-        if self.run.stage == "selection":
-            content["curve"] = {}
+        del content["circumstances"], content["curve"]
         return hashlib.sha256(_line(content)).hexdigest()
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Writes the records of one stack, all of them or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes a file of records atomically; compressed if its name ends in ``.gz``."""
     lines = (_line({"format": FORMAT, **_fields(record)}) for record in records)
-    write_atomically(path, b"".join(line + b"\n" for line in lines))
+    content = b"".join(line + b"\n" for line in lines)
+    if path.suffix == ".gz":
+        content = gzip.compress(content, mtime=0)  # equal records give equal bytes
+    write_atomically(path, content)
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a file.
+    """Reads the records of a file.
 
     Raises:
         ValueError: the file is damaged, or of a newer version.
@@ -132,9 +136,9 @@ def read_records(path: Path) -> list[Record]:
 
 
 def find_records(folder: Path) -> Iterator[Record]:
-    """All records below a folder, file by file in order of name; the same training only once."""
+    """Yields all records below a folder, in the order of file names; each training once."""
     seen: set[str] = set()
-    for path in sorted(folder.rglob("*.jsonl")):
+    for path in sorted([*folder.rglob("*.jsonl"), *folder.rglob("*.jsonl.gz")]):
         for record in read_records(path):
             if (digest := record.digest) not in seen:
                 seen.add(digest)
@@ -142,25 +146,19 @@ def find_records(folder: Path) -> Iterator[Record]:
 
 
 def collect_records(records: Iterable[Record], folder: Path) -> list[Record]:
-    """Gathers records of many stacks in one file for each system and dataset.
-
-    Curves of trainings that only chose a configuration are left out: no table shows them.
+    """Writes records into one compressed file, without curves, which no table shows.
 
     Args:
-        records: to gather, each once.
-        folder: where to; files of other names there are left alone.
+        records: records to collect, each once.
+        folder: folder of the file :data:`COLLECTED`.
 
     Returns:
-        What was written.
+        The records as written.
     """
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        if record.run.stage == "selection":
-            record = replace(record, curve={})
-        groups.setdefault(f"{record.run.dataset}.{record.run.model}.jsonl", []).append(record)
-    for name, group in groups.items():
-        write_records(folder / name, group)
-    return [record for group in groups.values() for record in group]
+    ordered = sorted(records, key=lambda r: (r.run.dataset, r.run.model))
+    collected = [replace(record, curve={}) for record in ordered]
+    write_records(folder / COLLECTED, collected)
+    return collected
 
 
 def device_name(device: torch.device) -> str:
@@ -209,7 +207,10 @@ def _finite(value: Any) -> Any:
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return path.read_bytes().splitlines()
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        raise ValueError(f"{path} is damaged: {problem}; restore it from a copy") from None
     except OSError as problem:
         raise ValueError(f"{path} cannot be read: {problem.strerror}") from None
 

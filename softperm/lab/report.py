@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from softperm.data.datasets.catalogue import known_names
 from softperm.files import write_atomically
-from softperm.lab.curves import curves
+from softperm.lab.curves import curves, save_small_png
 from softperm.lab.page import Page
 from softperm.lab.recipes import quoted
 from softperm.lab.records import Record
@@ -51,7 +51,7 @@ def write_report(
     drawn = {dataset: curves(group) for dataset, group in _by_dataset(cells).items()}
     for dataset, figure in drawn.items():
         if figure is not None:
-            figure.savefig(folder / f"curves-{dataset}.png", dpi=120)
+            save_small_png(figure, folder / f"curves-{dataset}.png")
             figure.savefig(folder / f"curves-{dataset}.svg")
     _page(cells, drawn, title, missing).save(folder / "report.html")
     made = {form: folder / name for form, (name, _) in texts.items()}
@@ -137,9 +137,9 @@ def _signed(difference: float) -> str:
 
 
 def _epochs(cell: Cell) -> str:
-    """How many epochs the final trainings could take at most; folds may have chosen differently."""
-    trained = (r for r in cell.records if r.curve)  # a kernel machine has no epochs
-    return " or ".join(map(str, sorted({r.run.configuration["epochs"] for r in trained})))
+    """Maximum number of epochs of the final trainings; folds may have chosen differently."""
+    trained = (r.run.configuration for r in cell.records if r.best_epoch)  # kernels have no epochs
+    return " or ".join(map(str, sorted({c["epochs"] for c in trained if "epochs" in c})))
 
 
 def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -242,7 +242,8 @@ def _page(
             "the number of tests. Differences of shares in per cent."
         )
         page.table(compared)
-    page.heading("Training curves")
+    if any(drawn.values()):
+        page.heading("Training curves")
     for dataset, figure in drawn.items():
         if figure is not None:
             spread = "; shaded, of few systems, the middle half"

@@ -9,7 +9,13 @@ import pytest
 import torch
 from lab.test_tables import record
 
-from softperm.lab.records import find_records, peak_memory, read_records, write_records
+from softperm.lab.records import (
+    collect_records,
+    find_records,
+    peak_memory,
+    read_records,
+    write_records,
+)
 
 
 def test_records_come_back_as_they_were_written(tmp_path):
@@ -42,6 +48,33 @@ def test_a_record_found_twice_counts_once(tmp_path):
     for name in ("a", "b"):
         write_records(tmp_path / name / "r.jsonl", [record(0, 0, 0.5)])
     assert len(list(find_records(tmp_path))) == 1
+
+
+def test_compressed_records_come_back_as_they_were_written(tmp_path):
+    records = [record(0, 0, 0.1 + 0.2), record(1, 0, None)]
+    path = tmp_path / "a.jsonl.gz"
+    write_records(path, records)
+    assert list(find_records(tmp_path)) == records
+    first = path.read_bytes()
+    write_records(path, records)
+    assert path.read_bytes() == first, "equal records, equal bytes"
+
+
+@pytest.mark.parametrize("cut", [0, 5, 40, -9])
+def test_a_damaged_compressed_file_is_named(cut, tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    write_records(path, [record(0, 0, 0.5)])
+    path.write_bytes(path.read_bytes()[:cut] + b"x")
+    with pytest.raises(ValueError, match=r"a\.jsonl\.gz is damaged"):
+        read_records(path)
+
+
+def test_a_collected_record_counts_once_beside_its_original(tmp_path):
+    curve = {name: [0.5] for name in ("train_loss", "validation_loss", "validation_score")}
+    original = replace(record(0, 0, 0.5), curve=curve)
+    write_records(tmp_path / "records" / "a.jsonl", [original])
+    collect_records([original], tmp_path)
+    assert list(find_records(tmp_path)) == [original]
 
 
 @pytest.mark.parametrize(

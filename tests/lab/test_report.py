@@ -133,18 +133,17 @@ def test_the_table_is_the_same_whatever_the_order_of_records(tmp_path):
 
 
 def test_tables_say_how_many_epochs_there_could_be_and_nothing_of_kernels():
-    def told(records: list, epochs: int, curve: dict) -> str:
+    def told(records: list, epochs: int, best_epoch: int) -> str:
         changed = [
-            replace(r, curve=curve, run=replace(r.run, configuration={"epochs": epochs}))
+            replace(r, best_epoch=best_epoch, run=replace(r.run, configuration={"epochs": epochs}))
             for r in records
         ]
         return markdown(cells_of(changed), "A table")
 
-    curve = {"train_loss": [1.0], "validation_loss": [1.0], "validation_score": [0.5]}
     trained, kernel = table(SCORES), table(SCORES, "wl-kernel")
     runs = f"{len(SCORES)} × {SCORES.shape[1]}"
-    assert f"| {runs} | 12 |" in told(trained, 12, curve)
-    assert f"| {runs} |  |" in told(kernel, 1000, {})
+    assert f"| {runs} | 12 |" in told(trained, 12, 7)
+    assert f"| {runs} |  |" in told(kernel, 1000, 0)
 
 
 @pytest.mark.parametrize("systems", [1, 6, 7, 25, 40])
