@@ -1,8 +1,9 @@
-"""Errors that know which graph they are about."""
+"""Errors and warnings that know which graph they are about."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class GraphError(ValueError):
@@ -28,3 +29,49 @@ class GraphError(ValueError):
     def renamed(self, ids: Sequence[object]) -> GraphError:
         """The same error with the graph's ID in the input in place of its position."""
         return GraphError(self.index, self.problem, f"graph {ids[self.index]}")
+
+
+class GraphWarning(UserWarning):
+    """A warning about some graphs, of which the message names the first.
+
+    Args:
+        indices: positions of the graphs, at least one.
+        problem: what was found and what is done about it; without the names of the graphs.
+        name: the first graph's name in the message; ``graph <index>`` by default.
+
+    Example:
+        >>> str(GraphWarning([3, 5, 8], "4 vertices have labels that training did not see"))
+        'graph 3 and 2 more: 4 vertices have labels that training did not see'
+    """
+
+    def __init__(self, indices: Sequence[int], problem: str, name: str | None = None) -> None:
+        super().__init__(indices, problem, name)
+        self.indices, self.problem = tuple(indices), problem
+        self.name = name or f"graph {self.indices[0]}"
+
+    def __str__(self) -> str:
+        more = f" and {len(self.indices) - 1} more" if len(self.indices) > 1 else ""
+        return f"{self.name}{more}: {self.problem}"
+
+    def renamed(self, ids: Sequence[object]) -> GraphWarning:
+        """The same warning with the graph's ID in the input in place of its position."""
+        return GraphWarning(self.indices, self.problem, f"graph {ids[self.indices[0]]}")
+
+
+@contextmanager
+def errors_about_graph(index: int, name: str | None = None) -> Iterator[None]:
+    """Turns a ``ValueError`` in the block into a :class:`GraphError` about one graph.
+
+    Functions that read a single graph need not know its position: they raise ``ValueError`` with
+    the problem alone.
+
+    Args:
+        index: position of the graph.
+        name: its name in messages; ``graph <index>`` by default.
+    """
+    try:
+        yield
+    except GraphError:
+        raise
+    except ValueError as error:
+        raise GraphError(index, str(error), name) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import typer
@@ -72,5 +71,4 @@ def _sentence(problem: BaseException) -> str:
         return ": ".join(str(part) for part in (problem.filename, problem.strerror) if part)
     if isinstance(problem, MemoryError) and not str(problem):
         return "out of memory: use a smaller --batch-size"
-    words = " ".join(str(problem).split()) or type(problem).__name__
-    return re.sub(r"symmetrise=True( \(as_graphs has it\))?", "--symmetrise", words)
+    return " ".join(str(problem).split()) or type(problem).__name__

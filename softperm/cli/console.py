@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import re
 import sys
 import time
 import warnings
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import typer
+
+from softperm.errors import GraphError, GraphWarning
 
 SAY_EVERY_SECONDS = 10.0  # between two lines of progress where there is no terminal
 
@@ -79,24 +80,18 @@ def refuse_foreign(folder: Path, names: Sequence[str], made_by: str, ours: bool)
 
 @contextmanager
 def called(ids: Sequence[str]) -> Iterator[None]:
-    """Within the block errors and warnings about graph 0, 1, … call it as its file does."""
-
-    def renamed(words: str) -> str:
-        place = re.match(r"graph (\d+)\b", words)
-        if place is None or int(place[1]) >= len(ids):
-            return words
-        return f"graph {ids[int(place[1])]}{words[place.end() :]}"
-
+    """Names graphs by their IDs in the input file in the block's errors and warnings."""
     show = warnings.showwarning
+
+    def show_renamed(message: Warning | str, *rest: Any) -> None:
+        show(message.renamed(ids) if isinstance(message, GraphWarning) else message, *rest)
+
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *rest: show(renamed(str(message)), *rest)
+        warnings.showwarning = show_renamed
         try:
             yield
-        except ValueError as problem:
-            words = str(problem)
-            if renamed(words) == words:
-                raise
-            raise ValueError(renamed(words)) from None
+        except GraphError as error:
+            raise error.renamed(ids) from None
 
 
 def names_in(text: str) -> list[str]:

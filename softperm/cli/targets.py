@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from softperm.data.formats import GraphFile, read_graphs
-from softperm.data.formats.records import as_number
+from softperm.data.formats.tables import as_number
 
 MOST_CLASSES = 20  # whole numbers of more values than this are taken for measurements
 

@@ -1,9 +1,10 @@
-"""A collection of graphs laid end to end, and mini-batches cut from it by index arithmetic."""
+"""Collections of graphs laid end to end, and mini-batches taken from them by indexing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +14,23 @@ from torch_geometric.data import Batch, Data
 from softperm.data.features import structural_features
 
 if TYPE_CHECKING:
-    from typing import Any as GraphBatch  # a type checker cannot know the fields of PyG's objects
+
+    class GraphBatch(Batch):
+        """A PyG batch of canonical graphs laid end to end.
+
+        Only type checkers see this class, because they cannot know the fields of PyG's objects. At
+        run time a batch is any PyG ``Data`` with these fields; a missing one is None.
+        """
+
+        ptr: Int[Tensor, " B1"]
+        batch: Int[Tensor, " V"]
+        edge_index: Int[Tensor, "2 E"]
+        structure: Float[Tensor, "V S"]
+        x: Float[Tensor, "V F"]
+        edge_attr: Float[Tensor, "E Fe"]
+        edge_weight: Float[Tensor, " E"]
+        label: Int[Tensor, "V L"]
+        edge_label: Int[Tensor, "E Le"]
 else:
     GraphBatch = Data
 
@@ -22,18 +39,18 @@ else:
 class Collection:
     """All graphs of a dataset as ragged arrays: graph ``i`` owns vertices ``ptr[i]:ptr[i + 1]``.
 
-    A batch costs a few tensor operations, whatever the number of graphs in it, because nothing
-    here is a Python object per graph. The arrays may live on any device, or be memory-mapped.
+    A batch costs a few tensor operations, whatever its number of graphs, because there are no
+    Python objects per graph. The arrays may be on any device, or memory-mapped.
 
-    Discrete labels are kept as codes and become one-hot vectors only in a batch, or stay codes
-    there for a network that embeds them. Each of the ``L`` label columns has its own vocabulary
-    size in ``label_sizes``; code −1 is an unknown label and becomes the zero vector.
+    Discrete labels are stored as codes. A batch has them as one-hot vectors or, for a network that
+    embeds labels, as codes. Each of the ``L`` label columns has its own vocabulary size in
+    ``label_sizes``; code −1 is an unknown label and becomes the zero vector.
 
     Args:
         ptr: where each graph's vertices begin, with the total at the end.
         edge_ptr: where each graph's directed edges begin, with the total at the end.
         edge_index: both directions of every edge, vertices numbered within their graph, sorted.
-        structure: features that survive renumbering (degree, triangles).
+        structure: features that do not depend on the numbering of vertices (degree, triangles).
         label: codes of discrete vertex labels.
         label_sizes: vocabulary size of each column of ``label``.
         x: continuous vertex attributes.
@@ -41,7 +58,7 @@ class Collection:
         edge_label_sizes: vocabulary size of each column of ``edge_label``.
         edge_attr: continuous edge attributes.
         edge_weight: edge weights; None means 1.
-        codes: whether batches carry labels as codes, in place of one-hot vectors.
+        codes: whether batches have labels as codes, in place of one-hot vectors.
     """
 
     ptr: Int[Tensor, " B1"]
@@ -87,14 +104,14 @@ class Collection:
         """The chosen graphs as one PyG batch, ready for the model.
 
         Args:
-            index: which graphs, in the order wanted; repeats are allowed.
-            totals: how many vertices and directed edges they have, where the caller knows: asking
-                a GPU means waiting for it.
+            index: the graphs' positions, in the order of the batch; repeats are allowed.
+            totals: their number of vertices and of directed edges, if the caller knows them:
+                reading the numbers from a GPU would wait for it.
 
         Returns:
             A batch with ``structure`` (V, S), ``edge_index`` (2, E), ``ptr`` and ``batch``; and
             ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,), and with ``codes`` also
-            ``label`` (V, L) and ``edge_label`` (E, L_e), where there are such.
+            ``label`` (V, L) and ``edge_label`` (E, L_e), where the collection has them.
         """
         index = index.to(self.ptr.device)
         v, e = totals or (None, None)
@@ -102,70 +119,107 @@ class Collection:
         edges, edge_ptr = _spans(self.edge_ptr, index, e)  # (E,), (b + 1,)
         shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff(), output_size=edges.numel())
         owner = torch.arange(index.numel(), device=ptr.device)
-        made = Batch(
+        batch = Batch(
             structure=self.structure[vertices],
             edge_index=self.edge_index[:, edges].long() + shift,
             ptr=ptr,
             batch=torch.repeat_interleave(owner, ptr.diff(), output_size=vertices.numel()),
             canonical=True,
         )
-        made.num_nodes = vertices.numel()
-        for name, value in self._carried(vertices, edges).items():
-            made[name] = value
-        return made
+        batch.num_nodes = vertices.numel()
+        for name, value in self._fields(vertices, edges).items():
+            batch[name] = value
+        return cast("GraphBatch", batch)
 
-    def _carried(self, vertices: Tensor, edges: Tensor) -> dict[str, Tensor]:
-        """What the given vertices and edges carry besides structure, by name."""
+    def _fields(self, vertices: Tensor, edges: Tensor) -> dict[str, Tensor]:
+        """The fields of the given vertices and edges besides structure, by name."""
         label, edge_label = (None, None) if self.codes else (self.label, self.edge_label)
-        found = {
+        values = {
             "x": _attributes(label, self.label_sizes, self.x, vertices),
             "edge_attr": _attributes(edge_label, self.edge_label_sizes, self.edge_attr, edges),
             "edge_weight": None if self.edge_weight is None else self.edge_weight[edges],
         }
         if self.codes:
-            found["label"] = None if self.label is None else self.label[vertices].long()
-            found["edge_label"] = None if self.edge_label is None else self.edge_label[edges].long()
-        return {name: value for name, value in found.items() if value is not None}
+            values["label"] = None if self.label is None else self.label[vertices].long()
+            values["edge_label"] = (
+                None if self.edge_label is None else self.edge_label[edges].long()
+            )
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def prepare(batch: GraphBatch) -> GraphBatch:
-    """A user's own PyG batch as :meth:`Collection.batch` makes them; those pass unchanged.
+    """Check a user's own PyG batch and bring it into the form of :meth:`Collection.batch`.
 
-    Edges are sorted, and degree and triangles computed where ``structure`` is missing.
+    Edges are sorted, and degree and triangles counted if ``structure`` is missing. A batch from a
+    collection is returned unchanged.
+
+    Args:
+        batch: simple undirected graphs, both directions of every edge, in any order.
+
+    Returns:
+        A new batch with sorted edges and ``structure``.
+
+    Raises:
+        ValueError: the argument is not a batch, or its edges are directed, repeated, self-loops,
+            between two graphs, or have different values in their two directions.
     """
     if getattr(batch, "canonical", False):
         return batch
     if getattr(batch, "ptr", None) is None:
         raise ValueError("expected a PyG Batch, got one graph: Batch.from_data_list([graph])")
-    v, (row, col) = int(batch.ptr[-1]), batch.edge_index.long()
-    if row.numel() and not 0 <= int(batch.edge_index.min()) <= int(batch.edge_index.max()) < v:
-        raise ValueError(f"the batch has edges at vertices outside 0 to {v - 1}")
-    codes, order = (row * v + col).sort()
-    if not torch.equal(codes, (col * v + row).sort().values) or bool((row == col).any()):
-        raise ValueError(
-            "the batch must hold simple undirected graphs, both directions of every edge and no "
-            "self-loops; softperm.data.graphs.as_graphs makes such graphs of yours"
-        )
-    back = (col * v + row).argsort()  # each edge's other direction
+    order, reverse = _check_edges(batch.edge_index.long(), batch.ptr)
     batch = batch.clone()
-    if "largest" in batch:  # a promise that only a collection can make
+    if "largest" in batch:  # a size that only a collection may state
         del batch["largest"]
-    batch.edge_index = torch.stack([row[order], col[order]])
+    batch.edge_index = batch.edge_index.long()[:, order]
     for key in ("edge_attr", "edge_label", "edge_weight"):
         if isinstance(getattr(batch, key, None), Tensor):
-            there, value = batch[key][back], batch[key][order]
-            alike = torch.equal(value, there)
-            if value.is_floating_point():
-                one, other = value.double(), there.double()
-                noise = 1e-7 * float(one.abs().max()) if one.numel() else 0.0
-                alike = torch.allclose(one, other, rtol=1e-5, atol=noise, equal_nan=True)
-            if not alike:
+            value = batch[key][order]
+            if not _equal_but_rounding(value, batch[key][reverse]):
                 raise ValueError(f"the two directions of an edge must have the same {key}")
             batch[key] = value
     if getattr(batch, "structure", None) is None:
         batch.structure = structural_features(batch.edge_index, batch.ptr)
+    elif batch.structure.shape[:1] != (int(batch.ptr[-1]),):
+        raise ValueError(
+            f"structure has shape {tuple(batch.structure.shape)}; expected one row for each of "
+            f"{int(batch.ptr[-1])} vertices, or leave it out to count degree and triangles"
+        )
     batch.canonical = True
     return batch
+
+
+def _check_edges(
+    edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
+) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
+    """The order that sorts the edges, and for each sorted edge the place of its reverse."""
+    v, (row, column) = int(ptr[-1]), edge_index
+    if row.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < v:
+        raise ValueError(f"the batch has edges at vertices outside 0 to {v - 1}")
+    keys, order = (row * v + column).sort()
+    reversed_keys, reverse = (column * v + row).sort()
+    owner = torch.searchsorted(ptr, edge_index.contiguous(), right=True)  # (2, E), the graphs
+    simple = (
+        torch.equal(keys, reversed_keys)
+        and bool((keys[1:] != keys[:-1]).all())
+        and bool((row != column).all())
+        and torch.equal(owner[0], owner[1])
+    )
+    if not simple:
+        raise ValueError(
+            "the batch must hold simple undirected graphs: both directions of every edge, no "
+            "duplicates, no self-loops, no edge between two graphs; "
+            "softperm.data.graphs.as_graphs converts graphs to this form"
+        )
+    return order, reverse
+
+
+def _equal_but_rounding(one: Tensor, other: Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    one, other = one.double(), other.double()
+    noise = 1e-7 * float(one.abs().max()) if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=1e-5, atol=noise, equal_nan=True)
 
 
 def _spans(ptr: Tensor, index: Tensor, total: int | None) -> tuple[Tensor, Tensor]:
@@ -188,3 +242,34 @@ def _attributes(
     if x is not None:
         parts.append(x[rows].float())
     return torch.cat(parts, dim=1) if parts else None
+
+
+def slice_graph(
+    i: int,
+    ptr: Int[Tensor, " B1"],
+    edge_ptr: Int[Tensor, " B1"],
+    edge_index: Int[Tensor, "2 E"],
+    fields: Mapping[str, Tensor],
+) -> Data:
+    """One graph of ragged arrays as a PyG ``Data`` of its own.
+
+    Args:
+        i: which graph.
+        ptr: where each graph's vertices begin, with the total at the end.
+        edge_ptr: where each graph's edges begin, with the total at the end.
+        edge_index: both directions of every edge, vertices numbered within their graph.
+        fields: rows for all vertices or, if the name begins with ``edge``, for all edges. Labels of
+            one column become vectors.
+
+    Returns:
+        The graph, which shares no memory with the arrays.
+    """
+    v, e = slice(*ptr[i : i + 2].tolist()), slice(*edge_ptr[i : i + 2].tolist())
+    graph = Data(edge_index=edge_index[:, e].to(torch.long, copy=True))
+    graph.num_nodes = v.stop - v.start
+    for name, values in fields.items():
+        rows = values[e if name.startswith("edge") else v]
+        if name.endswith("label"):
+            rows = rows.long()[:, 0] if rows.shape[1] == 1 else rows.long()
+        graph[name] = rows.clone()
+    return graph

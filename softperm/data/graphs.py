@@ -1,4 +1,4 @@
-"""Whatever users hold becomes validated PyG ``Data``: simple, undirected graphs."""
+"""Users' graphs of any supported type, validated and converted to canonical PyG ``Data``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ import scipy.sparse
 import torch
 from torch_geometric.data import Batch, Data
 
-from softperm.data.attributes import as_labels, as_rows, attach
-from softperm.data.canonical import Labels, RawGraph, canonicalise, check_alike, warn_removed
-from softperm.data.molecules import read_smiles
+from softperm.data.attributes import as_labels, as_rows, attach, graph_from_lists
+from softperm.data.canonical import (
+    Labels,
+    RawGraph,
+    canonicalise,
+    check_same_fields,
+    warn_removed,
+)
+from softperm.data.molecules import raw_graph_from_smiles
+from softperm.errors import GraphError, errors_about_graph
 
 
 def as_graph(obj: Any, index: int | None = None, *, symmetrise: bool = False) -> Data:
     """Bring one graph into canonical form (see :func:`softperm.data.canonical.canonicalise`).
 
-    What a graph may be, and what it may carry:
+    Supported types and the fields they may have:
 
     - ``networkx.Graph``: vertex attributes ``label`` (integer or string) and ``x`` (number or
-      vector), edge attributes ``label``, ``x`` and ``weight``; others are left aside;
+      vector), edge attributes ``label``, ``x`` and ``weight``; others are ignored;
     - PyG ``Data``: ``edge_index``, ``x``, ``label``, ``edge_attr``, ``edge_label``,
       ``edge_weight``;
-    - a pair ``(edges, number of vertices)``, every edge listed once, or every edge both ways;
-    - an adjacency matrix, NumPy, SciPy sparse or torch, whose non-zero entries are weights; a SciPy
-      matrix adds up what is stored twice, as SciPy does;
+    - a pair ``(edges, number of vertices)``: every edge listed once, or in both directions;
+    - an adjacency matrix (NumPy, SciPy sparse or torch) whose non-zero entries are weights; entries
+      that a SciPy matrix stores twice are added, as SciPy does;
     - a SMILES string.
 
     Vertices keep the order in which the object lists them, and the object itself is never
@@ -38,67 +45,70 @@ def as_graph(obj: Any, index: int | None = None, *, symmetrise: bool = False) ->
 
     Args:
         obj: the graph.
-        index: its place in the user's list, which errors mention.
-        symmetrise: whether to take directed edges as undirected; where the two directions of an
-            edge differ in what they carry, the first listed one counts.
+        index: its position in the user's list, for error messages.
+        symmetrise: whether to treat directed edges as undirected; if the two directions of an
+            edge have different values, the first listed direction counts.
 
     Returns:
         The canonical graph.
 
     Raises:
-        ValueError: one sentence that says what is wrong with which graph, and what to do.
+        GraphError: the graph cannot be used; the message says what is wrong and what to do.
 
     >>> as_graph(([(0, 1), (1, 2)], 3)).edge_index
     tensor([[0, 1, 1, 2],
             [1, 0, 2, 1]])
     """
-    where = "the graph" if index is None else f"graph {index}"
-    raw = _kind(obj, where).read(obj, where)
-    graph, removed = canonicalise(raw, where, symmetrise)
+    with errors_about_graph(index or 0, "the graph" if index is None else None):
+        graph, removed = canonicalise(_kind(obj).read(obj), symmetrise)
     warn_removed([removed])
     return graph
 
 
 def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
-    """Bring a list of graphs, all of one kind, into canonical form.
+    """Bring a list of graphs, all of one type, into canonical form.
 
     Args:
-        objs: the graphs, a list or other iterable of what :func:`as_graph` takes.
-        symmetrise: whether to take directed edges as undirected.
+        objs: the graphs: a list or other iterable of objects that :func:`as_graph` accepts.
+        symmetrise: whether to treat directed edges as undirected.
 
     Returns:
         The canonical graphs, all with the same fields. Self-loops and duplicate edges are removed
         with one warning for the whole list.
 
     Raises:
-        ValueError: an unusable graph, no graphs at all, graphs of several kinds, or graphs that
-            carry different fields.
+        GraphError: a graph cannot be used, or has other fields than most.
+        ValueError: no graphs at all, or graphs of several types.
     """
-    objs = _listed(objs)
-    kinds = [_kind(obj, f"graph {i}") for i, obj in enumerate(objs)]
-    for i, kind in enumerate(kinds):
-        if kind is not kinds[0]:
-            raise ValueError(
-                f"graph 0 is {kinds[0].name} but graph {i} is {kind.name}; pass graphs of one kind"
+    objs = _as_list(objs)
+    kinds = []
+    for i, obj in enumerate(objs):
+        with errors_about_graph(i):
+            kinds.append(_kind(obj))
+        if kinds[i] is not kinds[0]:
+            raise GraphError(
+                i,
+                f"it is {kinds[i].name}, but graph 0 is {kinds[0].name}; pass graphs of one type",
             )
-    made = []
+    pairs = []
     for i, (obj, kind) in enumerate(zip(objs, kinds, strict=True)):
-        made.append(canonicalise(kind.read(obj, f"graph {i}"), f"graph {i}", symmetrise))
-    graphs = [graph for graph, _ in made]
-    check_alike(graphs, "graph {}".format)
-    warn_removed(removed for _, removed in made)
+        with errors_about_graph(i):
+            pairs.append(canonicalise(kind.read(obj), symmetrise))
+    graphs = [graph for graph, _ in pairs]
+    check_same_fields(graphs)
+    warn_removed(removed for _, removed in pairs)
     return graphs
 
 
-def _listed(objs: Any) -> list[Any]:
-    """The user's graphs as a list, or an error if that is not what was passed."""
+def _as_list(objs: Any) -> list[Any]:
+    """The user's graphs as a list, or an error if the argument is not a list of graphs."""
     expected = "expected a list of graphs"
     if isinstance(objs, np.ndarray) and objs.ndim == 1 and objs.dtype.kind in "OU":
-        objs = objs.tolist()  # graphs or SMILES, held as scikit-learn and pandas hold them
+        objs = objs.tolist()  # as scikit-learn and pandas pass graphs or SMILES
     if isinstance(objs, Batch):
         raise ValueError(f"{expected}, got a PyG Batch; pass batch.to_data_list()")
     for kind in _KINDS:
-        if kind.holds(objs) and not (kind is _DENSE and objs.ndim == 3):
+        if kind.matches(objs) and not (kind is _DENSE and objs.ndim == 3):
             raise ValueError(f"{expected}, got {kind.name} by itself; put it in a list: [graph]")
     if isinstance(objs, Mapping) or not isinstance(objs, Iterable):
         raise ValueError(f"{expected}, got {_article(type(objs).__name__)}; pass a list")
@@ -110,68 +120,65 @@ def _listed(objs: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of object that holds a graph: what to call it, how to tell it, how to read it."""
+    """A supported type of graph: its name in messages, how to recognise it, how to read it."""
 
     name: str
-    holds: Callable[[Any], bool]
-    read: Callable[[Any, str], RawGraph]
+    matches: Callable[[Any], bool]
+    read: Callable[[Any], RawGraph]
 
 
-def _kind(obj: Any, where: str) -> _Kind:
+def _kind(obj: Any) -> _Kind:
     for kind in _KINDS:
-        if kind.holds(obj):
+        if kind.matches(obj):
             return kind
     known = ", ".join(kind.name for kind in _KINDS)
-    raise ValueError(f"{where} is {_article(type(obj).__name__)}; expected one of: {known}")
+    raise ValueError(f"it is {_article(type(obj).__name__)}; expected one of: {known}")
 
 
 def _article(name: str) -> str:
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
 
 
-def _read_networkx(graph: nx.Graph, where: str) -> RawGraph:
+def _read_networkx(graph: nx.Graph) -> RawGraph:
     names = list(graph)
     plain = names == list(range(len(names)))
     index = {name: i for i, name in enumerate(names)}
-    vertices = [carried for _, carried in graph.nodes(data=True)]
+    vertices = [attributes for _, attributes in graph.nodes(data=True)]
     if graph.is_multigraph():
-        triples = list(graph.edges(data=True))
-        ends = [(index[u], index[v]) for u, v, _ in triples]
-        edges = np.array(ends, dtype=np.int64).reshape(-1, 2).T
-        listed = [carried for _, _, carried in triples]
-        once = not graph.is_directed()
-    else:  # the adjacency lists both directions, and is read without a step of Python per edge
-        rows = [neighbours for _, neighbours in graph.adjacency()]
-        columns = chain.from_iterable(rows)
-        columns = np.fromiter(columns if plain else map(index.__getitem__, columns), dtype=np.int64)
-        edges = np.stack([np.repeat(np.arange(len(rows)), list(map(len, rows))), columns])
-        listed = list(chain.from_iterable(neighbours.values() for neighbours in rows))
-        once = False
-    raw = RawGraph(len(names), edges, once, names=None if plain else names)
-    return attach(raw, vertices, listed, where)
+        pairs = [(u, v) for u, v, _ in graph.edges(data=True)]
+        listed = [attributes for _, _, attributes in graph.edges(data=True)]
+        return graph_from_lists(names, vertices, pairs, listed, once=not graph.is_directed())
+    # The adjacency lists both directions, and is read without a Python loop over edges.
+    rows = [neighbours for _, neighbours in graph.adjacency()]
+    columns = chain.from_iterable(rows)
+    columns = np.fromiter(columns if plain else map(index.__getitem__, columns), dtype=np.int64)
+    edges = np.stack([np.repeat(np.arange(len(rows)), list(map(len, rows))), columns])
+    listed = list(chain.from_iterable(neighbours.values() for neighbours in rows))
+    raw = RawGraph(len(names), edges, once=False, names=None if plain else names)
+    return attach(raw, vertices, listed)
 
 
-def _read_data(data: Data, where: str) -> RawGraph:
+def _read_data(data: Data) -> RawGraph:
     if isinstance(data, Batch):
         raise ValueError(
-            f"{where} is a Batch of {data.num_graphs} graphs; pass batch.to_data_list() instead"
+            f"it is a Batch of {data.num_graphs} graphs; pass batch.to_data_list() instead"
         )
 
     def rows(field: str) -> np.ndarray | None:
-        return None if field not in data else as_rows(data[field], field, where)
+        return None if field not in data else as_rows(data[field], field)
 
     def labels(field: str) -> Labels | None:
-        return None if field not in data else as_labels(data[field], field, where)
+        return None if field not in data else as_labels(data[field], field)
 
     weight = rows("edge_weight")
     if weight is not None and weight.shape[1] != 1:
         raise ValueError(
-            f"{where}: edge_weight has {weight.shape[1]} values an edge; expected one, or put "
+            f"edge_weight has {weight.shape[1]} values an edge; expected one, or put "
             f"vectors in edge_attr"
         )
     return RawGraph(
-        num_nodes=_count_vertices(data, where),
-        edges=_ends(data.edge_index, (2, -1), "edge_index", where),
+        num_nodes=_count_vertices(data),
+        edges=_ends(data.edge_index, (2, -1), "edge_index"),
         once=False,
         x=rows("x"),
         label=labels("label"),
@@ -181,59 +188,59 @@ def _read_data(data: Data, where: str) -> RawGraph:
     )
 
 
-def _count_vertices(data: Data, where: str) -> int:
+def _count_vertices(data: Data) -> int:
     """Number of vertices, never guessed from the edges: the last vertices may be isolated."""
     for key in ("num_nodes", "x", "label", "pos"):
         value = getattr(data, key) if key in data else None
         if value is not None:
             return int(value) if key == "num_nodes" else len(value)
-    raise ValueError(f"{where} does not say how many vertices it has; set data.num_nodes")
+    raise ValueError("it does not say how many vertices it has; set data.num_nodes")
 
 
-def _read_pair(pair: Sequence, where: str) -> RawGraph:
+def _read_pair(pair: Sequence) -> RawGraph:
     edges, num_nodes = pair
     if num_nodes < 0:
-        raise ValueError(f"{where} has {num_nodes} vertices; expected at least 1")
+        raise ValueError(f"it has {num_nodes} vertices; expected at least 1")
     if edges is not None and not isinstance(edges, (np.ndarray, torch.Tensor)):
         edges = list(edges)
-    return RawGraph(int(num_nodes), _ends(edges, (-1, 2), "the edge list", where).T, once=True)
+    return RawGraph(int(num_nodes), _ends(edges, (-1, 2), "the edge list").T, once=True)
 
 
-def _ends(edges: Any, shape: tuple[int, int], what: str, where: str) -> np.ndarray:
+def _ends(edges: Any, shape: tuple[int, int], what: str) -> np.ndarray:
     """Vertex numbers in the given shape, of which one side is −1 for any number of edges."""
     expected = f"expected integers of shape {str(shape).replace('-1', 'E')}"
     if edges is None:
-        raise ValueError(f"{where}: {what} is missing; {expected}")
+        raise ValueError(f"{what} is missing; {expected}")
     try:
         array = edges.detach().cpu().numpy() if isinstance(edges, torch.Tensor) else np.array(edges)
     except ValueError:
-        raise ValueError(f"{where}: {what} has rows of several lengths; {expected}") from None
+        raise ValueError(f"{what} has rows of several lengths; {expected}") from None
     if array.size == 0:
         return np.empty((2, 0) if shape[0] == 2 else (0, 2), dtype=np.int64)
     if array.dtype.kind not in "iu":
-        raise ValueError(f"{where}: {what} holds values of type {array.dtype}; {expected}")
+        raise ValueError(f"{what} holds values of type {array.dtype}; {expected}")
     if array.ndim != 2 or array.shape[shape.index(2)] != 2:
-        raise ValueError(f"{where}: {what} has shape {array.shape}; {expected}")
+        raise ValueError(f"{what} has shape {array.shape}; {expected}")
     return array.astype(np.int64)
 
 
-def _read_sparse(matrix: Any, where: str) -> RawGraph:
+def _read_sparse(matrix: Any) -> RawGraph:
     if isinstance(matrix, torch.Tensor):
         matrix = _plain(matrix).to_sparse_coo().coalesce()
-        _check_matrix(matrix.shape, matrix.values().numpy().dtype, where)
+        _check_matrix(matrix.shape, matrix.values().numpy().dtype)
         row, column = matrix.indices().numpy()
         values = matrix.values().numpy()
     else:
-        _check_matrix(matrix.shape, matrix.dtype, where)
+        _check_matrix(matrix.shape, matrix.dtype)
         entries = scipy.sparse.csr_array(matrix, copy=True).tocoo()
         entries.sum_duplicates()
         row, column, values = entries.row, entries.col, entries.data
     return _from_entries(row, column, values, matrix.shape[0])
 
 
-def _read_dense(matrix: Any, where: str) -> RawGraph:
+def _read_dense(matrix: Any) -> RawGraph:
     array = _plain(matrix).numpy() if isinstance(matrix, torch.Tensor) else np.asarray(matrix)
-    _check_matrix(array.shape, array.dtype, where)
+    _check_matrix(array.shape, array.dtype)
     row, column = np.nonzero(array)
     return _from_entries(row, column, array[row, column], len(array))
 
@@ -255,12 +262,12 @@ def _from_entries(
     return RawGraph(num_nodes, edges, once=False, edge_weight=weight)
 
 
-def _check_matrix(shape: Sequence[int], dtype: np.dtype, where: str) -> None:
+def _check_matrix(shape: Sequence[int], dtype: np.dtype) -> None:
     expected = "expected a square adjacency matrix of real numbers"
     if len(shape) != 2 or shape[0] != shape[1]:
-        raise ValueError(f"{where} is a matrix of shape {tuple(shape)}; {expected}")
+        raise ValueError(f"it is a matrix of shape {tuple(shape)}; {expected}")
     if dtype.kind not in "biuf":
-        raise ValueError(f"{where} is a matrix of {dtype}; {expected}")
+        raise ValueError(f"it is a matrix of {dtype}; {expected}")
 
 
 def _is_pair(obj: Any) -> bool:
@@ -286,5 +293,5 @@ _KINDS = (
     _Kind("an (edge list, number of vertices) pair", _is_pair, _read_pair),
     _Kind("a sparse matrix", _is_sparse, _read_sparse),
     _DENSE,
-    _Kind("a SMILES string", lambda obj: isinstance(obj, str), read_smiles),
+    _Kind("a SMILES string", lambda obj: isinstance(obj, str), raw_graph_from_smiles),
 )

@@ -1,16 +1,25 @@
-"""Molecules written as SMILES become graphs of atoms and bonds (extra ``molecules``)."""
+"""Molecules to graphs of atoms and bonds, with RDKit (extra ``molecules``).
+
+One SMILES parser serves graphs with string labels (:func:`from_smiles`) and the numeric atom and
+bond features of benchmarks (:func:`encode`). Nothing here imports torch or RDKit before it is
+needed, so worker processes that parse molecules start quickly.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch_geometric.data import Data
-
-from softperm.data.canonical import RawGraph, canonicalise
+from jaxtyping import Int
 
 if TYPE_CHECKING:
-    from rdkit.Chem import Mol
+    from rdkit.Chem import Atom, Bond, Mol
+    from torch_geometric.data import Data
+
+    from softperm.data.canonical import RawGraph
 
 
 def from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> Data:
@@ -20,8 +29,8 @@ def from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> Data:
     ``DOUBLE``, ``TRIPLE``, ``AROMATIC``, …), in the order in which the SMILES lists the atoms.
 
     Args:
-        smiles: the molecule. An impossible valence is accepted: atoms and bonds are what was
-            written, whether or not chemistry allows them.
+        smiles: the molecule. An impossible valence is accepted: the graph has the atoms and bonds
+            that the string lists, whether or not chemistry allows them.
         explicit_hydrogens: whether hydrogens become vertices too, after all heavy atoms.
 
     Returns:
@@ -35,16 +44,18 @@ def from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> Data:
     >>> ethanol.label, ethanol.edge_index.tolist()
     (['C', 'C', 'O'], [[0, 1, 1, 2], [1, 0, 2, 1]])
     """
-    raw = read_smiles(smiles, "the molecule", explicit_hydrogens=explicit_hydrogens)
-    return canonicalise(raw, "the molecule")[0]
+    from softperm.data.canonical import canonicalise
+
+    return canonicalise(raw_graph_from_smiles(smiles, explicit_hydrogens=explicit_hydrogens))[0]
 
 
-def read_smiles(smiles: str, where: str, *, explicit_hydrogens: bool = False) -> RawGraph:
-    """The atoms and bonds of a molecule; ``where`` is what an error calls it."""
-    chem = _rdkit()
-    mol = _parse(smiles, where)
+def raw_graph_from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> RawGraph:
+    """The atoms and bonds of a molecule with string labels, before :func:`canonicalise`."""
+    from softperm.data.canonical import RawGraph
+
+    mol = parse_smiles(smiles)
     if explicit_hydrogens:
-        mol = chem.AddHs(mol)
+        mol = rdkit_chem().AddHs(mol)
     bonds = list(mol.GetBonds())
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds]
     return RawGraph(
@@ -56,36 +67,227 @@ def read_smiles(smiles: str, where: str, *, explicit_hydrogens: bool = False) ->
     )
 
 
-def _parse(smiles: str, where: str) -> Mol:
-    chem = _rdkit()
+def parse_smiles(smiles: str, *, any_aromaticity: bool = False) -> Mol:
+    """Parse a SMILES string, accepting valences that RDKit refuses.
+
+    Seven molecules of ogbg-molhiv have valences that RDKit accepted when the benchmark was made and
+    refuses now. The valence check is skipped; all other steps of RDKit's sanitisation (rings,
+    aromaticity, conjugation, hybridization) are performed.
+
+    Args:
+        smiles: one molecule.
+        any_aromaticity: whether to accept aromatic rings that have no form with alternating single
+            and double bonds.
+
+    Returns:
+        RDKit's molecule without explicit hydrogens.
+
+    Raises:
+        ValueError: the string is not SMILES, or describes an impossible aromatic ring.
+        ImportError: RDKit is not installed.
+    """
+    chem = rdkit_chem()
     from rdkit.rdBase import BlockLogs
 
     text = smiles.strip()
-    with BlockLogs():  # RDKit writes its complaints to stderr; ours say the same, once
-        mol = chem.MolFromSmiles(text) if text and not any(map(str.isspace, text)) else None
+    one_word = bool(text) and not any(map(str.isspace, text))
+    with BlockLogs():  # RDKit logs its errors on stderr; the exceptions below say the same
+        mol = chem.MolFromSmiles(text) if one_word else None
         if mol is not None:
             return mol
-        mol = chem.MolFromSmiles(text, sanitize=False) if text else None
-        if mol is None or any(map(str.isspace, text)):
-            raise ValueError(
-                f"{where}: {smiles!r} is not valid SMILES; expected one molecule, such as 'CCO'"
-            )
-        mol.UpdatePropertyCache(strict=False)
+        mol = chem.MolFromSmiles(text, sanitize=False) if one_word else None
+        if mol is None:
+            raise ValueError(f"{smiles!r} is not valid SMILES; expected one molecule, like 'CCO'")
         try:
-            chem.SanitizeMol(mol, chem.SANITIZE_ALL ^ chem.SANITIZE_PROPERTIES)
-        except ValueError as error:  # what remains is an aromatic ring without single/double form
-            raise ValueError(
-                f"{where}: {smiles!r} is not a possible molecule ({error}); write its aromatic "
-                f"rings with explicit single and double bonds, or correct it"
-            ) from error
+            sanitise_any_valence(mol)
+        except ValueError as error:  # the valence check is off, so the aromaticity is wrong
+            if not any_aromaticity:
+                raise ValueError(
+                    f"{smiles!r} is not a possible molecule ({error}); write its aromatic rings "
+                    f"with explicit single and double bonds, or correct it"
+                ) from error
         return chem.RemoveHs(mol, sanitize=False)
 
 
-def _rdkit():
+def sanitise_any_valence(mol: Mol) -> None:
+    """RDKit's sanitisation of a parsed molecule, in place, without the check of valences.
+
+    Raises:
+        ValueError: an aromatic ring has no form with alternating single and double bonds.
+    """
+    chem = rdkit_chem()
+    mol.UpdatePropertyCache(strict=False)
+    chem.SanitizeMol(mol, chem.SANITIZE_ALL ^ chem.SANITIZE_PROPERTIES)
+
+
+def rdkit_chem() -> Any:
+    """The module ``rdkit.Chem``.
+
+    Raises:
+        ImportError: RDKit is not installed; the message says how to install it.
+    """
     try:
         from rdkit import Chem
     except ImportError as error:
         raise ImportError(
-            "reading SMILES needs RDKit, which is not installed: pip install softperm[molecules]"
+            "molecules need RDKit, which is not installed: pip install softperm[molecules]"
         ) from error
     return Chem
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A choice of atom and bond features, as integer codes.
+
+    Args:
+        atom_features: name of each atom feature, and the meaning of its codes.
+        bond_features: name of each bond feature, and the meaning of its codes.
+        atom: the codes of an atom, one for each feature.
+        bond: the codes of a bond, one for each feature.
+    """
+
+    atom_features: dict[str, tuple[str, ...]]
+    bond_features: dict[str, tuple[str, ...]]
+    atom: Callable[[Atom], tuple[int, ...]]
+    bond: Callable[[Bond], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Molecules:
+    """Molecules laid end to end.
+
+    Args:
+        sizes: number of atoms of each molecule.
+        edge_counts: number of directed edges of each molecule, two for a bond.
+        edge_index: both directions of every bond, atoms numbered within their molecule, sorted.
+        atom: codes of the atom features.
+        bond: codes of the bond features, one row for each directed edge.
+    """
+
+    sizes: Int[np.ndarray, " b"]
+    edge_counts: Int[np.ndarray, " b"]
+    edge_index: Int[np.ndarray, "2 e"]
+    atom: Int[np.ndarray, "v L"]
+    bond: Int[np.ndarray, "e Le"]
+
+
+def encode(mols: Iterable[Mol], encoding: Encoding) -> Molecules:
+    """Lay molecules end to end, with the features of an encoding.
+
+    Args:
+        mols: RDKit's molecules.
+        encoding: the features of their atoms and bonds.
+
+    Returns:
+        Their graphs.
+    """
+    sizes, edge_counts, atoms, rows, columns, bonds = [], [], [], [], [], []
+    for mol in mols:
+        sizes.append(mol.GetNumAtoms())
+        atoms.extend(encoding.atom(atom) for atom in mol.GetAtoms())
+        edges = []
+        for bond in mol.GetBonds():
+            u, v, codes = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), encoding.bond(bond)
+            edges += [(u, v, codes), (v, u, codes)]
+        edges.sort()
+        edge_counts.append(len(edges))
+        rows.extend(u for u, _, _ in edges)
+        columns.extend(v for _, v, _ in edges)
+        bonds.extend(codes for _, _, codes in edges)
+    return Molecules(
+        sizes=np.array(sizes, dtype=np.int64),
+        edge_counts=np.array(edge_counts, dtype=np.int64),
+        edge_index=np.array([rows, columns], dtype=np.int32),
+        atom=np.array(atoms, dtype=np.int8).reshape(-1, len(encoding.atom_features)),
+        bond=np.array(bonds, dtype=np.int8).reshape(-1, len(encoding.bond_features)),
+    )
+
+
+_MISC = "misc"
+
+
+def _numbers(first: int, last: int) -> tuple[str, ...]:
+    return (*(str(n) for n in range(first, last + 1)), _MISC)
+
+
+_CHIRALITY = ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER", _MISC)
+_HYBRIDIZATION = ("SP", "SP2", "SP3", "SP3D", "SP3D2", _MISC)
+_BOND = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC", _MISC)
+_STEREO = ("STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY")
+
+ATOM_FEATURES: dict[str, tuple[str, ...]] = {
+    "atomic number": _numbers(1, 118),
+    "chirality": _CHIRALITY,
+    "degree": _numbers(0, 10),
+    "formal charge": _numbers(-5, 5),
+    "hydrogens": _numbers(0, 8),
+    "radical electrons": _numbers(0, 4),
+    "hybridization": _HYBRIDIZATION,
+    "aromatic": ("no", "yes"),
+    "in a ring": ("no", "yes"),
+}
+"""OGB's atom features: name, and the meaning of each code."""
+
+BOND_FEATURES: dict[str, tuple[str, ...]] = {
+    "bond type": _BOND,
+    "stereo": _STEREO,
+    "conjugated": ("no", "yes"),
+}
+"""OGB's bond features: name, and the meaning of each code."""
+
+
+class _OGBCodes(NamedTuple):
+    """Codes by RDKit's enum values: looking up their names takes longer than parsing."""
+
+    chirality: dict[object, int]
+    hybridization: dict[object, int]
+    bond: dict[object, int]
+    stereo: dict[object, int]
+
+
+@cache
+def _ogb_codes() -> _OGBCodes:
+    chem = rdkit_chem()
+    return _OGBCodes(
+        chirality=enum_codes(chem.ChiralType, _CHIRALITY),
+        hybridization=enum_codes(chem.HybridizationType, _HYBRIDIZATION),
+        bond=enum_codes(chem.BondType, _BOND),
+        stereo=enum_codes(chem.BondStereo, _STEREO),
+    )
+
+
+def enum_codes(kind: type, names: tuple[str, ...]) -> dict[object, int]:
+    """The position of each value of an RDKit enum in a list of names; other names are skipped."""
+    return {getattr(kind, name): code for code, name in enumerate(names) if hasattr(kind, name)}
+
+
+def ogb_atom(atom: Atom) -> tuple[int, ...]:
+    """Codes of OGB's nine features of an atom, in the order of :data:`ATOM_FEATURES`."""
+    number, degree, charge = atom.GetAtomicNum(), atom.GetTotalDegree(), atom.GetFormalCharge()
+    hydrogens, radicals = atom.GetTotalNumHs(), atom.GetNumRadicalElectrons()
+    codes = _ogb_codes()
+    return (
+        number - 1 if 1 <= number <= 118 else 118,
+        codes.chirality.get(atom.GetChiralTag(), 4),
+        degree if degree <= 10 else 11,
+        charge + 5 if -5 <= charge <= 5 else 11,
+        hydrogens if hydrogens <= 8 else 9,
+        radicals if radicals <= 4 else 5,
+        codes.hybridization.get(atom.GetHybridization(), 5),
+        int(atom.GetIsAromatic()),
+        int(atom.IsInRing()),
+    )
+
+
+def ogb_bond(bond: Bond) -> tuple[int, ...]:
+    """Codes of OGB's three features of a bond, in the order of :data:`BOND_FEATURES`."""
+    codes = _ogb_codes()
+    return (
+        codes.bond.get(bond.GetBondType(), 4),
+        codes.stereo[bond.GetStereo()],
+        int(bond.GetIsConjugated()),
+    )
+
+
+OGB = Encoding(ATOM_FEATURES, BOND_FEATURES, ogb_atom, ogb_bond)
+"""The features of the Open Graph Benchmark."""

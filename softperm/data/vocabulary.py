@@ -1,4 +1,4 @@
-"""What training graphs carry, learnt once, and any graphs laid out accordingly."""
+"""The labels and fields of training graphs, and the encoding of graphs by them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from softperm.data.canonical import carries, check_alike, count_edges, width
+from softperm.data.canonical import check_same_fields, count_edges, describe_field, width
 from softperm.data.collection import Collection
 from softperm.data.features import structural_features
+from softperm.errors import GraphError, GraphWarning
 
 Label = int | str
 
@@ -27,7 +28,7 @@ class Vocabulary:
     Args:
         labels: for each column of vertex labels, the labels seen in training, in order of their
             codes. The integer 1 and the string ``"1"`` are two labels.
-        edge_labels: the same of edge labels.
+        edge_labels: the same for edge labels.
         x_size: number of continuous attributes of a vertex; 0 means none.
         edge_attr_size: number of continuous attributes of an edge; 0 means none.
         weighted: whether any graph had edge weights.
@@ -44,15 +45,15 @@ class Vocabulary:
         """The vocabulary of canonical training graphs; it does not depend on their order.
 
         Args:
-            graphs: what :func:`softperm.data.graphs.as_graphs` gives.
+            graphs: the result of :func:`softperm.data.graphs.as_graphs`.
 
         Returns:
             The vocabulary, with integer labels in ascending order before strings.
 
         Raises:
-            ValueError: if the graphs carry different fields.
+            GraphError: a graph has other fields than most.
         """
-        check_alike(graphs, "graph {}".format)
+        check_same_fields(graphs)
         with_edges = [graph for graph in graphs if count_edges(graph) > 0]
         return cls(
             labels=_seen(graphs, "label"),
@@ -63,11 +64,11 @@ class Vocabulary:
         )
 
     def encode(self, graphs: Sequence[Data]) -> Collection:
-        """Lay graphs end to end, labels as codes, with degree and triangles computed.
+        """Lay graphs end to end, with labels as codes and the counts of degree and triangles.
 
-        The graphs must carry the fields of the training graphs, no more and no fewer. A label that
-        training did not see gets code −1, with one warning for all graphs. A graph without weights
-        has weights of 1.
+        The graphs must have the fields of the training graphs, no more and no fewer. A label that
+        did not occur in training gets code −1, with one warning for all graphs. A graph without
+        weights has weights of 1.
 
         Args:
             graphs: canonical graphs.
@@ -76,7 +77,7 @@ class Vocabulary:
             The collection, in the order of ``graphs``.
 
         Raises:
-            ValueError: a graph with other fields, or of other sizes, than those of training.
+            GraphError: a graph has other fields, or fields of other sizes, than in training.
         """
         self.check(graphs)
         sizes = torch.tensor([graph.num_nodes for graph in graphs])
@@ -91,7 +92,7 @@ class Vocabulary:
             _unseen(graphs, "label", label, ptr),
             _unseen(with_edges, "edge_label", edge_label, edge_ptr),
         ]
-        if any(found.rows for found in unseen):
+        if any(labels.rows for labels in unseen):
             _warn_unseen(*unseen)
         return Collection(
             ptr=ptr,
@@ -116,16 +117,16 @@ class Vocabulary:
 
     @classmethod
     def from_config(cls, config: Any) -> Vocabulary:
-        """The vocabulary that :meth:`to_config` wrote down.
+        """The vocabulary from the values of :meth:`to_config`.
 
         Args:
-            config: what JSON gave back; it may come from a damaged or foreign file.
+            config: parsed JSON, possibly from a damaged or foreign file.
 
         Returns:
             The vocabulary.
 
         Raises:
-            ValueError: if a key is unknown or missing, or a value is not of its kind.
+            ValueError: if a key is unknown or missing, or a value has the wrong type.
         """
         expected = {field.name for field in fields(cls)}
         if not isinstance(config, Mapping) or set(config) != expected:
@@ -146,7 +147,7 @@ class Vocabulary:
         return cls(**{**config, **columns})
 
     def check(self, graphs: Sequence[Data]) -> None:
-        """Raise ValueError unless every graph carries what the training graphs did."""
+        """Raise GraphError unless every graph has the fields of the training graphs."""
         if not graphs:
             raise ValueError("expected at least one graph, got none")
         trained = {
@@ -160,14 +161,16 @@ class Vocabulary:
                 found = width(graph, field)
                 if found == size or (field.startswith("edge") and count_edges(graph) == 0):
                     continue
-                raise ValueError(
-                    f"graph {i} has {carries(field, found)}, but the model was trained on "
-                    f"graphs with {carries(field, size)}; give the same fields as in training"
+                raise GraphError(
+                    i,
+                    f"it has {describe_field(field, found)}, but the model was trained on graphs "
+                    f"with {describe_field(field, size)}; give the same fields as in training",
                 )
             if "edge_weight" in graph and not self.weighted:
-                raise ValueError(
-                    f"graph {i} has edge weights, but the model was trained on graphs without; "
-                    f"remove them, or train with weights"
+                raise GraphError(
+                    i,
+                    "it has edge weights, but the model was trained on graphs without; remove "
+                    "them, or train with weights",
                 )
 
 
@@ -246,7 +249,7 @@ def _weights(graphs: Sequence[Data]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Unseen:
-    """Labels outside the vocabulary: how many rows hold some, of which graphs, the first few."""
+    """Labels outside the vocabulary: the number of rows, their graphs, the first few labels."""
 
     rows: int = 0
     graphs: frozenset[int] = frozenset()
@@ -254,7 +257,7 @@ class _Unseen:
 
 
 def _unseen(graphs: Sequence[Data], field: str, codes: Tensor | None, ptr: Tensor) -> _Unseen:
-    """What of a field is unseen; ``ptr`` is where each graph's rows begin."""
+    """The unseen labels of a field; ``ptr`` is where each graph's rows begin."""
     if codes is None or not bool((codes < 0).any()):
         return _Unseen()
     labels: dict[Label, None] = {}  # a set that keeps the order
@@ -268,12 +271,10 @@ def _unseen(graphs: Sequence[Data], field: str, codes: Tensor | None, ptr: Tenso
 
 
 def _warn_unseen(vertices: _Unseen, edges: _Unseen) -> None:
-    """Warn once of all labels that training did not see."""
-    graphs = sorted(vertices.graphs | edges.graphs)
-    more = f" and {len(graphs) - 1} more" if len(graphs) > 1 else ""
-    named = ", ".join(map(repr, vertices.labels + edges.labels))
-    warnings.warn(
-        f"graph {graphs[0]}{more}: {vertices.rows} vertices and {edges.rows // 2} edges have "
-        f"labels that training did not see (such as {named}); these count as no label",
-        stacklevel=3,
+    """Warn once about all labels that did not occur in training."""
+    examples = ", ".join(map(repr, vertices.labels + edges.labels))
+    problem = (
+        f"{vertices.rows} vertices and {edges.rows // 2} edges have labels that training did not "
+        f"see (such as {examples}); these count as no label"
     )
+    warnings.warn(GraphWarning(sorted(vertices.graphs | edges.graphs), problem), stacklevel=3)

@@ -11,6 +11,8 @@ from numba import njit, types
 from numba.extending import intrinsic
 from torch_geometric.data import Data
 
+from softperm.errors import GraphError
+
 PADDING = -1  # label of a padding vertex, which may be matched with any label
 
 
@@ -109,9 +111,10 @@ def _labels(graph: Data, index: int) -> list:
     """The label of each vertex as something that can be compared: a number, a string, a tuple."""
     label = graph.get("label")
     if label is None:
-        raise ValueError(
-            f"graph {index} has no vertex labels to match; set its label, or leave labels "
-            f"out of it: labels=False, or --no-labels"
+        raise GraphError(
+            index,
+            "it has no vertex labels to match; set its label, or compare without labels: "
+            "labels=False, or --no-labels",
         )
     listed = label if isinstance(label, list) else label.tolist()
     return [tuple(entry) if isinstance(entry, list) else entry for entry in listed]

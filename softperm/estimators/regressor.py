@@ -13,6 +13,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import r2_score
 from torch import Tensor
 
+from softperm.errors import GraphError
 from softperm.estimators.base import PiGNNEstimator
 from softperm.estimators.targets import target_array
 from softperm.training.tasks import Regression, Task
@@ -61,9 +62,8 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
         except (TypeError, ValueError):
             raise ValueError(f"y must be numbers to regress; got {values.dtype} values") from None
         if np.isinf(values).any():
-            raise ValueError(
-                f"graph {int(np.argwhere(np.isinf(values))[0][0])} has an infinite target"
-            )
+            graph = int(np.argwhere(np.isinf(values))[0][0])
+            raise GraphError(graph, "its target is infinite: leave such graphs out")
         if values.shape[1:] != self._shape:
             raise ValueError(
                 f"y must have shape {(count, *self._shape)} as in training; got {values.shape}"

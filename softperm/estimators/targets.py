@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softperm.errors import GraphError
+
 
 def target_array(y: Any, count: int) -> np.ndarray:
     """Targets as an array of as many rows as there are graphs."""
@@ -42,16 +44,18 @@ def check_classes(values: np.ndarray) -> None:
     kinds = {type(value) for value in listed}
     for where, value in enumerate(listed):
         if value is None or value != value:
-            raise ValueError(f"graph {where} has no class (y is {value}): leave such graphs out")
+            raise GraphError(where, f"it has no class (y is {value}): leave such graphs out")
         if not isinstance(value, str | int | float):
-            raise ValueError(
-                f"graph {where} has a class of type {type(value).__name__}; expected a string, a "
-                "whole number or a boolean"
+            raise GraphError(
+                where,
+                f"its class is of type {type(value).__name__}; expected a string, a whole number "
+                "or a boolean",
             )
         if isinstance(value, float) and not value.is_integer():
-            raise ValueError(
-                f"graph {where} has the class {value}, which is no whole number: measurements are "
-                "for PiGNNRegressor"
+            raise GraphError(
+                where,
+                f"its class is {value}, which is not a whole number: use PiGNNRegressor for "
+                "measurements",
             )
     if str in kinds and len(kinds) > 1:
         raise ValueError("y mixes strings with numbers: use classes of one type")

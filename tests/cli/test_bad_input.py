@@ -52,7 +52,7 @@ GOOD = line([{"id": 0}, {"id": 1}], [{"source": 0, "target": 1}], 1)
 
 FILES = {
     "no graphs": ("\n\n", "holds no graphs; expected at least one"),
-    "an empty graph": (GOOD + line([], []), "line 2 has no vertices"),
+    "an empty graph": (GOOD + line([], []), "line 2: it has no vertices"),
     "an edge to a missing vertex": (
         GOOD + line([{"id": 0}], [{"source": 0, "target": 7}]),
         "line 2: edge (0, 7) names vertex 7, which is not among the 1 nodes",
@@ -61,10 +61,10 @@ FILES = {
     "an infinite attribute": (line(attributed(0.5, 1e400), []), "line 1: x of vertex 1 is inf"),
     "mixed attribute sizes": (
         line(attributed([1, 2]), []) + line(attributed([1, 2]), []) + line(attributed([1]), []),
-        "line 3 has x of 1 value a vertex, but 2 other graphs have x of 2 values a vertex",
+        "line 3: it has x of 1 value a vertex, but 2 other graphs have x of 2 values a vertex",
     ),
     "one class only": (GOOD * 4, "y has only one class, 1"),
-    "not JSON": (GOOD + "{oops\n", "line 2 is not JSON"),
+    "not JSON": (GOOD + "{oops\n", "line 2: it is not JSON"),
 }
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
     refused("cannot be read: No such file", "train", tmp_path / "no.jsonl", "--out", run, *FAST)
     odd = tmp_path / "graphs.xyz"
     odd.write_text("?")
-    refused("is of no known format", "train", odd, "--out", run, *FAST)
+    refused("is not in a known format", "train", odd, "--out", run, *FAST)
     binary = tmp_path / "g.jsonl"
     binary.write_bytes(b"\xff\xfe\x00\x01")
     refused("is not text in UTF-8", "train", binary, "--out", run, *FAST)
@@ -273,9 +273,9 @@ def test_graphs_with_other_fields_than_in_training_are_said(run, tmp_path):
     path = write_json_lines(tmp_path / "g.jsonl", [labelled_path("ab")])
     out = ("--out", tmp_path / "out.csv")
     for command in ("predict", "embed"):
-        refused("graph 1 has label of 1 value a vertex", command, run, path, *out)
+        refused("graph 1: it has label of 1 value a vertex", command, run, path, *out)
     bare = write_json_lines(tmp_path / "bare.jsonl", [nx.path_graph(2), nx.path_graph(3)])
-    refused("graph 1 has no vertex labels to match", "distance", bare, "--labels", *out)
+    refused("graph 1: it has no vertex labels to match", "distance", bare, "--labels", *out)
 
 
 def test_an_unknown_ending_is_said_before_anything_is_read(tmp_path):

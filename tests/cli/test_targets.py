@@ -139,7 +139,7 @@ def test_a_target_must_be_named_where_there_are_several(several, tmp_path):
     assert "has these targets: few, many, real, gaps, yes, maybe, words; name what" in done.stderr
     done = run_command("train", several, "--out", tmp_path, *FAST, "--target", "size")
     assert done.exit_code == 2
-    assert "has no target 'size'; the targets there are: few, many" in done.stderr
+    assert "has no target 'size'; its targets are: few, many" in done.stderr
 
 
 def test_a_file_without_targets_cannot_be_learnt_from(tmp_path):

@@ -154,3 +154,25 @@ def test_a_batch_that_is_directed_or_has_loops_or_repeats_is_refused(edges):
     batch = Batch.from_data_list([Data(edge_index=torch.tensor(edges), num_nodes=2)])
     with pytest.raises(ValueError, match="must hold simple undirected graphs"):
         prepare(batch)
+
+
+DUPLICATES = [[0, 1, 0, 1], [1, 0, 1, 0]]
+BETWEEN = [[0, 2], [2, 0]]
+
+
+@pytest.mark.parametrize("edges", [DUPLICATES, BETWEEN], ids=["duplicates", "between graphs"])
+def test_a_batch_with_structure_must_be_simple_too(edges):
+    """``structure`` is no proof that somebody checked the edges: outputs would silently change."""
+    pair = [Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2) for _ in range(2)]
+    batch = Batch.from_data_list(pair)
+    batch.edge_index, batch.structure = torch.tensor(edges), torch.zeros(4, 2)
+    with pytest.raises(ValueError, match="must hold simple undirected graphs"):
+        prepare(batch)
+
+
+def test_structure_needs_a_row_for_each_vertex():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=2)])
+    batch.structure = torch.zeros(3, 2)
+    with pytest.raises(ValueError, match=r"\(3, 2\); expected one row for each of 2 vertices"):
+        prepare(batch)

@@ -45,9 +45,9 @@ BAD = {
         ([(0, -1)], 3),
         "edge (0, -1) names vertex -1, but the graph has 3 vertices",
     ),
-    "no vertices": (nx.Graph(), "graph 17 has no vertices"),
-    "empty matrix": (np.zeros((0, 0)), "graph 17 has no vertices"),
-    "fewer than none": (([], -1), "graph 17 has -1 vertices"),
+    "no vertices": (nx.Graph(), "graph 17: it has no vertices"),
+    "empty matrix": (np.zeros((0, 0)), "graph 17: it has no vertices"),
+    "fewer than none": (([], -1), "graph 17: it has -1 vertices"),
     "NaN attribute": (graph_with("x", np.nan), "x of vertex 1 is nan"),
     "infinite attribute": (
         data_with(x=torch.tensor([0.0, 0.0, torch.inf])),
@@ -106,11 +106,11 @@ BAD = {
     "no edge_index": (Data(num_nodes=3), "edge_index is missing"),
     "unknown size": (
         Data(edge_index=torch.tensor([[0, 1], [1, 0]])),
-        "graph 17 does not say how many vertices it has; set data.num_nodes",
+        "graph 17: it does not say how many vertices it has; set data.num_nodes",
     ),
     "a batch": (
         Batch.from_data_list([data_with(), data_with()]),
-        "graph 17 is a Batch of 2 graphs; pass batch.to_data_list()",
+        "graph 17: it is a Batch of 2 graphs; pass batch.to_data_list()",
     ),
     "ragged edge list": (([(0, 1), (1, 2, 3)], 4), "the edge list has rows of several lengths"),
     "triples": (
@@ -120,17 +120,20 @@ BAD = {
     "named vertices in a pair": (([("a", "b")], 2), "the edge list holds values of type <U1"),
     "rectangular matrix": (
         np.ones((2, 3)),
-        "graph 17 is a matrix of shape (2, 3); expected a square",
+        "graph 17: it is a matrix of shape (2, 3); expected a square",
     ),
-    "rectangular sparse": (scipy.sparse.csr_array((2, 3)), "graph 17 is a matrix of shape (2, 3)"),
-    "a vector": (np.ones(3), "graph 17 is a matrix of shape (3,)"),
-    "complex matrix": (np.ones((2, 2), dtype=complex), "graph 17 is a matrix of complex128"),
-    "matrix of objects": (np.array([[None, 1], [1, None]]), "graph 17 is a matrix of object"),
+    "rectangular sparse": (
+        scipy.sparse.csr_array((2, 3)),
+        "graph 17: it is a matrix of shape (2, 3)",
+    ),
+    "a vector": (np.ones(3), "graph 17: it is a matrix of shape (3,)"),
+    "complex matrix": (np.ones((2, 2), dtype=complex), "graph 17: it is a matrix of complex128"),
+    "matrix of objects": (np.array([[None, 1], [1, None]]), "graph 17: it is a matrix of object"),
     "not SMILES": ("hello world", "'hello world' is not valid SMILES"),
     "empty SMILES": ("", "'' is not valid SMILES"),
-    "unknown type": (3.5, "graph 17 is a float; expected one of: a networkx graph, a PyG Data"),
-    "HeteroData": (HeteroData(), "graph 17 is a HeteroData; expected one of"),
-    "None": (None, "graph 17 is a NoneType"),
+    "unknown type": (3.5, "graph 17: it is a float; expected one of: a networkx graph, a PyG Data"),
+    "HeteroData": (HeteroData(), "graph 17: it is a HeteroData; expected one of"),
+    "None": (None, "graph 17: it is a NoneType"),
 }
 
 
@@ -168,22 +171,25 @@ BAD_LISTS = {
     "a number": (3, "expected a list of graphs, got an int"),
     "two kinds": (
         [path(), path(), data_with()],
-        "graph 0 is a networkx graph but graph 2 is a PyG Data",
+        "graph 2: it is a PyG Data, but graph 0 is a networkx graph",
     ),
     "two sizes": (
         [path([1.0, 2.0]), path(1.0), path([3.0, 4.0])],
-        "graph 1 has x of 1 value a vertex, but 2 other graphs have x of 2 values a vertex",
+        "graph 1: it has x of 1 value a vertex, but 2 other graphs have x of 2 values a vertex",
     ),
     "odd one first": (
         [path(), path(1.0), path(1.0)],
-        "graph 0 has no x, but 2 other graphs have x of 1 value",
+        "graph 0: it has no x, but 2 other graphs have x of 1 value",
     ),
-    "one without": ([path(1.0), path()], "graph 1 has no x, but 1 other graph has x of 1 value"),
+    "one without": (
+        [path(1.0), path()],
+        "graph 1: it has no x, but 1 other graph has x of 1 value",
+    ),
     "edges alike": (
         [edges_with("x", 1), edges_with("x", 2), path()],
-        "graph 2 has no edge_attr, but 2 other",
+        "graph 2: it has no edge_attr, but 2 other",
     ),
-    "second is bad": ([path(), nx.Graph()], "graph 1 has no vertices"),
+    "second is bad": ([path(), nx.Graph()], "graph 1: it has no vertices"),
 }
 
 

@@ -171,20 +171,20 @@ def test_edge_fields_may_be_empty_when_no_graph_has_edges():
 MISMATCHES = {
     "other size": (
         path([1], x=[1.0, 2.0, 3.0]),
-        "graph 1 has x of 3 values a vertex, but the model was trained on graphs with x of 2",
+        "graph 1: it has x of 3 values a vertex, but the model was trained on graphs with x of 2",
     ),
     "no attributes": (
         path([1]),
-        "graph 1 has no x, but the model was trained on graphs with x of 2",
+        "graph 1: it has no x, but the model was trained on graphs with x of 2",
     ),
-    "no labels": (nx.path_graph(1), "graph 1 has no x"),
+    "no labels": (nx.path_graph(1), "graph 1: it has no x"),
     "more than trained with": (
         path([1, 1], ["s"], x=[1.0, 2.0]),
-        "graph 1 has edge_label of 1 value an edge, but the model was trained on graphs with no",
+        "graph 1: it has edge_label of 1 value an edge, but the model was trained on graphs",
     ),
     "weights": (
         path([1, 1], x=[1.0, 2.0], weight=3.0),
-        "graph 1 has edge weights, but the model was trained on graphs without",
+        "graph 1: it has edge weights, but the model was trained on graphs without",
     ),
 }
 
@@ -205,7 +205,7 @@ def test_no_graphs_are_refused():
 
 
 def test_training_graphs_with_different_fields_are_refused():
-    with pytest.raises(ValueError, match="graph 1 has no label, but 1 other graph has label"):
+    with pytest.raises(ValueError, match="graph 1: it has no label, but 1 other graph has label"):
         Vocabulary.learn(read(path([1])) + read(nx.path_graph(2)))
 
 

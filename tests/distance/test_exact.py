@@ -256,11 +256,11 @@ NAN = np.array([[0, np.nan], [np.nan, 0]])
     [
         (np.triu(np.ones((3, 3)), k=1), r"graph 1: edge \(0, 1\) .* directed"),
         (nx.DiGraph([(0, 1)]), "graph 1: .* directed"),
-        (np.ones((2, 3)), r"graph 1 is a matrix of shape \(2, 3\); expected a square"),
+        (np.ones((2, 3)), r"graph 1: it is a matrix of shape \(2, 3\); expected a square"),
         (NAN, "graph 1: edge_weight .* nan"),
         (scipy.sparse.csr_array(NAN), "graph 1: edge_weight .* nan"),
-        (nx.Graph(), "graph 1 has no vertices"),
-        (7, "graph 1 is an int"),
+        (nx.Graph(), "graph 1: it has no vertices"),
+        (7, "graph 1: it is an int"),
     ],
     ids=["directed matrix", "directed", "not square", "NaN", "sparse NaN", "no vertices", "number"],
 )
@@ -270,7 +270,9 @@ def test_bad_graphs_are_named(bad, message):
 
 
 def test_labels_that_are_not_there_are_an_error():
-    with pytest.raises(ValueError, match="graph 0 has no vertex labels to match; set its label"):
+    with pytest.raises(
+        ValueError, match="graph 0: it has no vertex labels to match; set its label"
+    ):
         frobenius_distance(nx.path_graph(3), nx.path_graph(3), labels=True)
 
 

@@ -264,5 +264,5 @@ def test_bad_input_is_named():
         frobenius_matrix([nx.path_graph(2)], workers=0)
     with pytest.raises(ValueError, match=r"time_limit is -1\.0; expected seconds"):
         frobenius_matrix([nx.path_graph(2)], time_limit=-1.0)
-    with pytest.raises(ValueError, match="graph 0 has no vertex labels"):
+    with pytest.raises(ValueError, match="graph 0: it has no vertex labels"):
         frobenius_matrix([nx.path_graph(2)], labels=True)

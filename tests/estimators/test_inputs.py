@@ -55,7 +55,7 @@ def test_molecules_are_graphs():
 
 def test_graphs_of_several_kinds_are_refused(fitted):
     mixed = [GRAPHS[0], as_data(GRAPHS[1])]
-    message = re.escape("graph 0 is a networkx graph but graph 1 is a PyG Data")
+    message = re.escape("graph 1: it is a PyG Data, but graph 0 is a networkx graph")
     with pytest.raises(ValueError, match=message):
         PiGNNClassifier(**FAST).fit(mixed, [0, 1])
     with pytest.raises(ValueError, match=message):
@@ -160,20 +160,22 @@ def test_weights_of_edges_count():
     expected = d.T @ nx.to_numpy_array(heavy[0]) @ d
     np.testing.assert_allclose(made.transform(heavy[:1])[0], expected.ravel(), atol=1e-5)
     plain = PiGNNClassifier(**FAST).fit(GRAPHS, Y)
-    with pytest.raises(ValueError, match="graph 0 has edge weights, but the model was trained on"):
+    with pytest.raises(
+        ValueError, match="graph 0: it has edge weights, but the model was trained on"
+    ):
         plain.predict(heavy)
 
 
 def test_other_fields_of_validation_graphs_name_the_graph_among_them():
     graphs = [nx.path_graph(4), nx.path_graph(5)]
     nx.set_edge_attributes(graphs[1], 2.0, "weight")
-    with pytest.raises(ValueError, match="validation: graph 1 has edge weights, but the model"):
+    with pytest.raises(ValueError, match="validation: graph 1: it has edge weights, but the model"):
         PiGNNClassifier(**FAST).fit(GRAPHS, Y, validation=(graphs, [0, 1]))
 
 
 def test_other_fields_than_in_training_name_the_graph(fitted):
     graphs = [plain_graph(5, 0), labelled_path("ab")]
-    with pytest.raises(ValueError, match="graph 1 has label of 1 value a vertex"):
+    with pytest.raises(ValueError, match="graph 1: it has label of 1 value a vertex"):
         fitted.predict(graphs)
 
 
@@ -196,7 +198,7 @@ def with_x(values: list) -> nx.Graph:
 
 NO_FIT = {
     "no graphs": (([], []), "expected a list of graphs, got an empty list"),
-    "an empty graph": (([*GRAPHS, nx.Graph()], [*Y, 0]), "graph 12 has no vertices"),
+    "an empty graph": (([*GRAPHS, nx.Graph()], [*Y, 0]), "graph 12: it has no vertices"),
     "an edge to a missing vertex": (
         ([([(0, 1)], 2), ([(3, 12)], 9)], [0, 1]),
         "graph 1: edge (3, 12) names vertex 12, but the graph has 9 vertices",
@@ -211,14 +213,14 @@ NO_FIT = {
     ),
     "mixed attribute sizes": (
         ([with_x([[0.0, 1.0]]), with_x([1.0, 2.0]), with_x([3.0])], [0, 1, 0]),
-        "graph 0 has x of 2 values a vertex, but 2 other graphs have x of 1 value a vertex",
+        "graph 0: it has x of 2 values a vertex, but 2 other graphs have x of 1 value a vertex",
     ),
     "fewer targets than graphs": ((GRAPHS, Y[:-1]), "there are 12 graphs but 11 targets in y"),
     "no targets": ((GRAPHS, None), "y is missing"),
     "one class": ((GRAPHS, ["cat"] * 12), "y has only one class, 'cat'"),
     "a missing class": (
         (GRAPHS, ["a", "b"] * 5 + ["a", float("nan")]),
-        "graph 11 has no class (y is nan): leave such graphs out",
+        "graph 11: it has no class (y is nan): leave such graphs out",
     ),
     "strings and numbers": ((GRAPHS, ["a", 1] * 6), "y mixes strings with numbers"),
     "targets of three axes": ((GRAPHS, np.zeros((12, 1, 1))), "y must have one or two axes"),

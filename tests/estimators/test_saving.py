@@ -126,7 +126,7 @@ SPOILT = {
     ),
     "classes that are null": (
         lambda c: nested(c, "targets", classes=[None, 1]),
-        "config.json is damaged: graph 0 has no class",
+        "config.json is damaged: graph 0: it has no class",
     ),
     "other labels": (
         lambda c: nested(c, "vocabulary", labels=[["a", "b", "c"]]),

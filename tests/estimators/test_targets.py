@@ -61,11 +61,11 @@ def test_classes_may_be_of_any_type_and_come_back_as_they_were(kind, codes):
 
 
 BAD_CLASSES = {
-    "NaN": ([0.0, np.nan] * 6, "graph 1 has no class (y is nan)"),
-    "None": (["a", None] * 6, "graph 1 has no class (y is None)"),
+    "NaN": ([0.0, np.nan] * 6, "graph 1: it has no class (y is nan)"),
+    "None": (["a", None] * 6, "graph 1: it has no class (y is None)"),
     "mixed": (np.array(["a", 1] * 6, dtype=object), "y mixes strings with numbers"),
-    "bytes": (np.array([b"a", b"b"] * 6), "graph 0 has a class of type bytes"),
-    "measurements": ([0.5, 1.5] * 6, "graph 0 has the class 0.5, which is no whole number"),
+    "bytes": (np.array([b"a", b"b"] * 6), "graph 0: its class is of type bytes"),
+    "measurements": ([0.5, 1.5] * 6, "graph 0: its class is 0.5, which is not a whole number"),
     "one": (["cat"] * 12, "y has only one class, 'cat'"),
 }
 
@@ -193,7 +193,7 @@ def test_targets_may_be_tensors_of_any_kind(kind):
 
 BAD_NUMBERS = {
     "words": (["a"] * 12, "y must be numbers to regress; got <U1 values"),
-    "infinite": ([*SIZES[:-1], np.inf], "graph 11 has an infinite target"),
+    "infinite": ([*SIZES[:-1], np.inf], "graph 11: its target is infinite"),
     "all missing": (
         np.stack([SIZES, np.full(12, np.nan)], axis=1),
         "target 1 is missing (NaN) for every training graph",

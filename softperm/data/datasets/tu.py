@@ -14,7 +14,7 @@ from softperm.data.formats.archive import Archive
 from softperm.data.formats.tu import TUArrays, read_tu
 from softperm.progress import Report
 
-_MODULES = ("archive", "tu", "tu_edges", "tu_text")
+_MODULES = ("archive", "tu")
 _EDGES = 1 << 22  # a part's worth, so that working memory does not grow with the dataset
 
 

@@ -1,4 +1,4 @@
-"""Files of graphs, in any of the formats users have, read into canonical graphs with targets."""
+"""Reading files of graphs, in all supported formats, as canonical graphs with targets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from typing import IO, cast
 import numpy as np
 from torch_geometric.data import Data
 
-from softperm.data.canonical import canonicalise, check_alike, warn_removed
+from softperm.data.canonical import canonicalise, check_same_fields, warn_removed
 from softperm.data.formats.archive import Archive
 from softperm.data.formats.graphml import read_graphml, read_graphml_folder
 from softperm.data.formats.json_lines import read_json_lines
-from softperm.data.formats.records import Record, as_column
-from softperm.data.formats.smiles_csv import check_targets, read_smiles_csv
+from softperm.data.formats.tables import Record, as_column, check_targets, read_smiles_table
+from softperm.data.formats.tu import read_tu_graphs
+from softperm.errors import GraphError, errors_about_graph
 
 Progress = Callable[[int, int | None], None]
 
@@ -38,14 +39,14 @@ _KNOWN = (
 
 @dataclass(frozen=True)
 class GraphFile:
-    """The graphs of a file with what it says about each.
+    """The graphs of a file, with their targets and names.
 
     Args:
         graphs: canonical graphs, in the order of the file.
-        targets: by name, one value for each graph: integers, floats with NaN where missing, or
+        targets: one value for each graph by name: integers, floats with NaN where missing, or
             strings, empty where missing.
-        name: what to call the collection: the file's name without its ending.
-        ids: what a person would call each graph: its SMILES, its file, its line or number.
+        name: the name of the collection: the file's name without its ending.
+        ids: a name for each graph: its SMILES, its file, its line or number.
     """
 
     graphs: list[Data]
@@ -62,40 +63,45 @@ def read_graphs(
     symmetrise: bool = False,
     progress: Progress | None = None,
 ) -> GraphFile:
-    """Read graphs, and their targets where the file has them.
+    """Read graphs, and their targets if the file has any.
 
     Args:
-        path: a folder or zip in TUDataset's format (targets ``graph_label``, also called
+        path: a folder or zip in TUDataset's format (targets ``graph_label``, also named
             ``target``, and ``graph_attribute``; several columns are ``graph_attribute_0``, …); a
             table with a SMILES column (targets are its other columns); JSON Lines of node-link
             graphs; a folder of GraphML files, or one of them.
-        target: the targets wanted; None means all there are, which may be none.
+        target: the targets to read; None means all of the file, which may be none.
         smiles_column: the column of SMILES in a table; by default ``smiles``, in any case.
-        symmetrise: whether to take directed edges as undirected.
-        progress: called after each graph with how many are done and, if known, of how many.
+        symmetrise: whether to treat directed edges as undirected.
+        progress: called after each graph with the number of graphs read and their total if known.
 
     Returns:
         The graphs and targets.
 
     Raises:
-        ValueError: one sentence that says what is wrong, with the file and line, and what to do.
+        ValueError: the file cannot be used; the message names the file, the line and the remedy. A
+            problem of one graph is a :class:`softperm.errors.GraphError`.
     """
     path = Path(path)
     target = [target] if isinstance(target, str) else target
     try:
         with ExitStack() as stack:
-            found = _open(path, stack)
-            if isinstance(found, Archive) and any(n.endswith("_A.txt") for n in found.names):
+            source = _open(path, stack)
+            if isinstance(source, Archive) and any(n.endswith("_A.txt") for n in source.names):
                 return _read_tu(path, target, symmetrise, progress)
-            records, total = _records(found, path, smiles_column, target, stack)
+            records, total = _records(source, path, smiles_column, target, stack)
             return _gather(records, total, path, target, symmetrise, progress)
+    except GraphError:
+        raise
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8: {error}; convert it first") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is damaged or cut short ({error}); fetch it again") from error
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ValueError(f"{path} cannot be read: {reason}; check its name and rights") from error
+        raise ValueError(
+            f"{path} cannot be read: {reason}; check its name and permissions"
+        ) from error
 
 
 def _open(path: Path, stack: ExitStack) -> Archive | BufferedIOBase:
@@ -107,10 +113,6 @@ def _open(path: Path, stack: ExitStack) -> Archive | BufferedIOBase:
 def _read_tu(
     path: Path, target: Sequence[str] | None, symmetrise: bool, progress: Progress | None
 ) -> GraphFile:
-    from softperm.data.formats.tu_graphs import (
-        read_tu_graphs,  # compiles its parser, so only if needed
-    )
-
     name, graphs, targets = read_tu_graphs(path, symmetrise)
     if target is not None:
         check_targets(target, list(targets), str(path))
@@ -129,7 +131,7 @@ def _records(
     target: Sequence[str] | None,
     stack: ExitStack,
 ) -> tuple[Iterator[Record], int | None]:
-    """The records of whatever format this is, and their number if it is known beforehand."""
+    """The records of a file in any format but TUDataset's, and their number if it is known."""
     if not isinstance(source, Archive):
         name, stream = path.name, source
     elif graphml := [name for name in source.names if name.lower().endswith(".graphml")]:
@@ -139,16 +141,16 @@ def _records(
     else:
         tables = [name for name in source.names if _format(name) in (*_TABLES, *_LINES)]
         if len(tables) != 1:
-            held = f"{len(tables)} tables" if tables else "nothing of the kind"
-            raise ValueError(f"{path} holds {held}; expected one dataset: {_KNOWN}")
+            content = f"{len(tables)} tables" if tables else "no graphs in a known format"
+            raise ValueError(f"{path} holds {content}; expected one dataset: {_KNOWN}")
         name, stream = tables[0], stack.enter_context(source.open(tables[0]))
     if _format(name) in _TABLES:
-        return read_smiles_csv(_text(stream, name, stack), name, smiles_column, target), None
+        return read_smiles_table(_text(stream, name, stack), name, smiles_column, target), None
     if _format(name) in _LINES:
         return read_json_lines(_text(stream, name, stack), name), None
     if _format(name) == ".graphml":
         return iter([read_graphml(stream, name)]), 1
-    raise ValueError(f"{path} is of no known format; expected {_KNOWN}")
+    raise ValueError(f"{path} is not in a known format; expected {_KNOWN}")
 
 
 def _gather(
@@ -159,28 +161,35 @@ def _gather(
     symmetrise: bool,
     progress: Progress | None,
 ) -> GraphFile:
-    """Canonical graphs and columns of targets out of records."""
-    read, made = [], []
+    """Canonical graphs and columns of targets from records."""
+    graphs, removed, places, ids, targets = [], [], [], [], []
     for record in records:
-        made.append(canonicalise(record.raw, record.where, symmetrise))
-        read.append((record.where, record.id, record.targets))
+        with errors_about_graph(len(graphs), record.where):
+            graph, removals = canonicalise(record.raw, symmetrise)
+        graphs.append(graph)
+        removed.append(removals)
+        places.append(record.where)
+        ids.append(record.id)
+        targets.append(record.targets)
         if progress is not None:
-            progress(len(made), total)
-    if not made:
+            progress(len(graphs), total)
+    if not graphs:
         raise ValueError(f"{path} holds no graphs; expected at least one")
-    graphs = [graph for graph, _ in made]
-    check_alike(graphs, lambda i: read[i][0])
-    warn_removed((removed for _, removed in made), stacklevel=4)
-    present = list(dict.fromkeys(name for _, _, targets in read for name in targets))
+    try:
+        check_same_fields(graphs)
+    except GraphError as error:
+        raise GraphError(error.index, error.problem, places[error.index]) from None
+    warn_removed(removed, stacklevel=4)
+    present = list(dict.fromkeys(name for row in targets for name in row))
     if target is not None:
         check_targets(target, present, str(path))
         present = list(target)
-    columns = {name: as_column([targets.get(name) for _, _, targets in read]) for name in present}
-    return GraphFile(graphs, columns, _stem(path), tuple(id for _, id, _ in read))
+    columns = {name: as_column([row.get(name) for row in targets]) for name in present}
+    return GraphFile(graphs, columns, _stem(path), tuple(ids))
 
 
 def _text(stream: BufferedIOBase, name: str, stack: ExitStack) -> TextIOBase:
-    """Decoded, and decompressed where the name says so."""
+    """The text of a stream, decompressed if the name has the ending of a compression."""
     decompress = _DECOMPRESS.get(PurePosixPath(name).suffix.lower())
     plain = stream if decompress is None else stack.enter_context(decompress(stream))
     text = io.TextIOWrapper(cast(IO[bytes], plain), encoding="utf-8-sig", newline="")
@@ -188,7 +197,7 @@ def _text(stream: BufferedIOBase, name: str, stack: ExitStack) -> TextIOBase:
 
 
 def _format(name: str) -> str:
-    """The ending that tells the format, without that of a compression."""
+    """The ending of a file's name that tells its format, without that of a compression."""
     path = PurePosixPath(name.lower())
     return path.with_suffix("").suffix if path.suffix in _DECOMPRESS else path.suffix
 

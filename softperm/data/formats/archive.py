@@ -1,4 +1,4 @@
-"""A folder or a zip archive, read alike and never unpacked."""
+"""Files in a folder or in a zip archive, read in the same way and never unpacked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
-from io import BufferedIOBase
+from contextlib import contextmanager
+from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import cast
@@ -19,14 +20,14 @@ _BLOCK = 1 << 22
 class Archive:
     """The files below a folder, or inside a zip archive, by their path relative to it.
 
-    A zip archive is read in place, so nothing of it is ever written to disk. An archive with an
-    entry that points outside its own folder is refused whole: such a file was made to do harm.
+    A zip archive is read in place; nothing is written to disk. An archive with an entry that points
+    outside its own folder is refused, because such an archive is an attack.
 
     Args:
         path: a folder, or a zip archive (any compression that Python reads, LZMA included).
 
     Raises:
-        ValueError: if there is nothing at ``path``, or it is no readable archive.
+        ValueError: nothing exists at ``path``, or it is not a readable archive.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,21 +57,21 @@ class Archive:
 
     @property
     def names(self) -> list[str]:
-        """Every file, by its path relative to the folder or archive; system litter left out."""
-        return [n for n in self._entries if not _is_litter(n)]
+        """The files' paths relative to the folder or archive, without files of the system."""
+        return [n for n in self._entries if not _is_system_file(n)]
 
     def find(self, suffix: str) -> str | None:
         """The file whose path is ``suffix`` or ends in ``/suffix``; None if there is none.
 
         Raises:
-            ValueError: if several files fit.
+            ValueError: several files match.
         """
-        found = [n for n in self.names if n == suffix or n.endswith("/" + suffix)]
-        if len(found) > 1:
+        matches = [n for n in self.names if n == suffix or n.endswith("/" + suffix)]
+        if len(matches) > 1:
             raise ValueError(
-                f"{self.path}: expected one file {suffix}, found {', '.join(found)}; keep one"
+                f"{self.path}: expected one file {suffix}, found {', '.join(matches)}; keep one"
             )
-        return found[0] if found else None
+        return matches[0] if matches else None
 
     def open(self, name: str) -> BufferedIOBase:
         """A stream over one file's bytes."""
@@ -79,24 +80,33 @@ class Archive:
             return Path(entry).open("rb")
         try:
             return cast(BufferedIOBase, self._zip.open(entry))  # a ZipExtFile, which is one
-        except (*_DAMAGE, RuntimeError) as error:  # RuntimeError: the entry wants a password
+        except (*_DAMAGE, RuntimeError) as error:  # RuntimeError: the entry needs a password
             raise self._damaged(name, error) from error
 
-    def blocks(self, name: str) -> Iterator[bytes]:
-        """One file's bytes, a few megabytes at a time, so that memory stays bounded.
+    @contextmanager
+    def reading(self, name: str) -> Iterator[BufferedReader]:
+        """A buffered stream over one file's bytes; damage that reading meets is a ``ValueError``.
 
-        Raises:
-            ValueError: if the archive is damaged there (its checksum is verified at the end).
+        A zip archive's checksum of the file is verified when the end is reached.
         """
         with self.open(name) as stream:
-            while True:
-                try:
-                    block = stream.read(_BLOCK)
-                except _DAMAGE as error:
-                    raise self._damaged(name, error) from error
-                if not block:
-                    return
+            buffered = BufferedReader(cast(RawIOBase, stream), _BLOCK)
+            try:
+                yield buffered
+            except _DAMAGE as error:
+                raise self._damaged(name, error) from error
+
+    def blocks(self, name: str) -> Iterator[bytes]:
+        """One file's bytes, a few megabytes at a time."""
+        with self.reading(name) as stream:
+            while block := stream.read(_BLOCK):
                 yield block
+
+    def check(self) -> None:
+        """Read all files to the end; raises ValueError if the archive is damaged."""
+        for name in self.names:
+            for _ in self.blocks(name):
+                pass
 
     def digest(self, names: list[str] | None = None) -> str:
         """SHA-256 of the zip file; of a folder, SHA-256 over the named files (all by default)."""
@@ -136,7 +146,7 @@ def _inside(path: Path, name: str) -> str:
     return posix.as_posix()
 
 
-def _is_litter(name: str) -> bool:
-    """Whether an archiver's own files (macOS resource forks, hidden files) got in."""
+def _is_system_file(name: str) -> bool:
+    """Whether a file was added by the system: macOS resource forks and hidden files."""
     parts = PurePosixPath(name).parts
     return parts[0] == "__MACOSX" or parts[-1].startswith(".")

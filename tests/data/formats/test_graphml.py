@@ -14,11 +14,13 @@ from softperm.data.canonical import canonicalise
 from softperm.data.formats import read_graphs
 from softperm.data.formats.graphml import read_graphml
 from softperm.data.graphs import as_graph
+from softperm.errors import errors_about_graph
 
 
 def read(text: str):
     record = read_graphml(io.BytesIO(text.encode()), "a.graphml")
-    return canonicalise(record.raw, record.where)[0], record.targets
+    with errors_about_graph(0, record.where):
+        return canonicalise(record.raw)[0], record.targets
 
 
 def text_of(graph: nx.Graph) -> str:
@@ -165,15 +167,15 @@ def test_a_bad_table_is_named_with_its_line(tmp_path, table, message):
 
 INT = '<key id="k" for="node" attr.name="label" attr.type="int"/>'
 BAD = {
-    "not XML": ("graph", "a.graphml is not well-formed XML"),
-    "cut short": (wrapped("")[:40], "a.graphml is not well-formed XML"),
+    "not XML": ("graph", "a.graphml: it is not well-formed XML"),
+    "cut short": (wrapped("")[:40], "a.graphml: it is not well-formed XML"),
     "other XML": ("<html/>", "a.graphml: expected GraphML with one graph in it, found 0"),
     "two graphs": ("<graphml><graph/><graph/></graphml>", "one graph in it, found 2"),
-    "hyperedge": (wrapped("<hyperedge/>"), "a.graphml contains a hyperedge"),
-    "port": (wrapped('<node id="a"><port name="p"/></node>'), "a.graphml contains a port"),
-    "nested": (wrapped('<node id="a"><graph/></node>'), "a.graphml contains a nested graph"),
-    "no id": (wrapped("<node/>"), "a.graphml: a vertex has no id"),
-    "same id": (wrapped('<node id="a"/><node id="a"/>'), "a.graphml: a vertex has no id, or two"),
+    "hyperedge": (wrapped("<hyperedge/>"), "a.graphml: it contains a hyperedge"),
+    "port": (wrapped('<node id="a"><port name="p"/></node>'), "a.graphml: it contains a port"),
+    "nested": (wrapped('<node id="a"><graph/></node>'), "a.graphml: it contains a nested graph"),
+    "no id": (wrapped("<node/>"), "a.graphml: node without 'id'"),
+    "same id": (wrapped('<node id="a"/><node id="a"/>'), "a.graphml: vertex 'a' is listed twice"),
     "missing vertex": (
         wrapped('<node id="a"/><edge source="a" target="b"/>'),
         "edge ('a', 'b') names vertex 'b', which is not among the 1 nodes",
@@ -183,7 +185,7 @@ BAD = {
         "label of node a is 'x', which is not of the type",
     ),
     "unknown type": (wrapped("", INT.replace("int", "colour")), "key 'k' has type 'colour'"),
-    "no vertices": (wrapped(""), "a.graphml has no vertices"),
+    "no vertices": (wrapped(""), "a.graphml: it has no vertices"),
     "NaN": (
         wrapped(
             '<node id="a"><data key="k">nan</data></node>',
@@ -199,7 +201,7 @@ BAD = {
         + '"><!ENTITY c "'
         + "&b;" * 2000
         + '">]><graphml>&c;</graphml>',
-        "a.graphml is not well-formed XML",
+        "a.graphml: it is not well-formed XML",
     ),
 }
 

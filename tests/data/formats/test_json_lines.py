@@ -34,7 +34,7 @@ def test_what_networkx_writes_is_read_as_networkx_holds_it(n, seed, edges):
     for edge in graph.edges:
         graph.edges[edge].update(label=int(rng.integers(3)), x=1.5, weight=float(rng.uniform(2, 3)))
     (record,) = read(line(graph, edges))
-    found, wanted = canonicalise(record.raw, record.where)[0], as_graph(graph)
+    found, wanted = canonicalise(record.raw)[0], as_graph(graph)
     assert found.to_dict().keys() == wanted.to_dict().keys()
     assert found.edge_index.equal(wanted.edge_index)
     assert found.x.equal(wanted.x)
@@ -77,16 +77,16 @@ def test_blank_lines_count_but_hold_nothing():
 def test_parallel_links_are_duplicates():
     graph = nx.MultiGraph([(0, 1), (0, 1)])
     (record,) = read(line(graph))
-    assert canonicalise(record.raw, record.where)[1].duplicates == 1
+    assert canonicalise(record.raw)[1].duplicates == 1
 
 
 GOOD = '{"nodes": [{"id": 0}], "links": []}'
 BAD = {
-    "not JSON": ("{nodes}", "g.jsonl line 2 is not JSON"),
-    "cut short": ('{"nodes": [{"id": 0}', "g.jsonl line 2 is not JSON"),
-    "too deep": ("[" * 100_000, "g.jsonl line 2 is not JSON"),
-    "a number without end": ("9" * 5000, "g.jsonl line 2 is not JSON"),
-    "not an object": ("[1]", "g.jsonl line 2 is not a node-link graph; expected an object"),
+    "not JSON": ("{nodes}", "g.jsonl line 2: it is not JSON"),
+    "cut short": ('{"nodes": [{"id": 0}', "g.jsonl line 2: it is not JSON"),
+    "too deep": ("[" * 100_000, "g.jsonl line 2: it is not JSON"),
+    "a number without end": ("9" * 5000, "g.jsonl line 2: it is not JSON"),
+    "not an object": ("[1]", "g.jsonl line 2: it is not a node-link graph; expected an object"),
     "no nodes": ('{"links": []}', "expected a list of objects under 'nodes'"),
     "no links": ('{"nodes": []}', "expected a list of objects under 'links' or 'edges'"),
     "both": ('{"nodes": [], "links": [], "edges": []}', "under 'links' or 'edges'"),
@@ -118,7 +118,7 @@ def test_a_bad_line_is_named(case):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"nodes": [], "links": []}', "g.jsonl line 1 has no vertices"),
+        ('{"nodes": [], "links": []}', "g.jsonl line 1: it has no vertices"),
         ('{"nodes": [{"id": 0, "x": NaN}], "links": []}', "g.jsonl line 1: x of vertex 0 is nan"),
     ],
 )

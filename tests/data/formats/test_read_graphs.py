@@ -131,18 +131,16 @@ def test_progress_is_told_of_every_graph(tmp_path):
 def test_targets_need_not_be_there_unless_asked_for(tmp_path):
     (tmp_path / "t.csv").write_text("SMILES\nCCO\n")
     assert read_graphs(tmp_path / "t.csv").targets == {}
-    with pytest.raises(ValueError, match=r"t.csv has no target 'y'; the targets there are: none"):
+    with pytest.raises(ValueError, match=r"t.csv has no target 'y'; its targets are: none"):
         read_graphs(tmp_path / "t.csv", target=["y"])
     (tmp_path / "t.csv").write_text(TABLE)
-    with pytest.raises(ValueError, match=r"no target 'y'; the targets there are: active"):
+    with pytest.raises(ValueError, match=r"no target 'y'; its targets are: active"):
         read_graphs(tmp_path / "t.csv", target="y")
     assert list(read_graphs(tmp_path / "t.csv", target=[]).targets) == []
 
 
 def test_tu_targets_that_are_missing_are_listed(tmp_path):
-    with pytest.raises(
-        ValueError, match="no target 'toxic'; the targets there are: graph_label, t"
-    ):
+    with pytest.raises(ValueError, match="no target 'toxic'; its targets are: graph_label, t"):
         read_graphs(write(tmp_path / "TOY", TU), target=["toxic"])
 
 
@@ -179,7 +177,7 @@ def test_unequal_graphs_are_named_by_their_place_in_the_file(tmp_path):
     other = json.dumps({"nodes": [{"id": 0, "x": 1.5}], "links": []})
     (tmp_path / "d.jsonl").write_text(f"{plain}\n{plain}\n{other}\n")
     with pytest.raises(
-        ValueError, match=r"d.jsonl line 3 has x of 1 value .* 2 other graphs have no"
+        ValueError, match=r"d.jsonl line 3: it has x of 1 value .* 2 other graphs have no"
     ):
         read_graphs(tmp_path / "d.jsonl")
 
@@ -201,11 +199,11 @@ def test_nothing_at_the_path_is_said(tmp_path):
 def test_unknown_formats_are_answered_with_the_known_ones(tmp_path):
     (tmp_path / "graphs.pickle").write_bytes(b"\x80")
     with pytest.raises(
-        ValueError, match=r"of no known format; expected a folder or zip in TUDataset"
+        ValueError, match=r"is not in a known format; expected a folder or zip in TUDataset"
     ):
         read_graphs(tmp_path / "graphs.pickle")
     write(tmp_path / "empty", {})
-    with pytest.raises(ValueError, match="holds nothing of the kind; expected one dataset"):
+    with pytest.raises(ValueError, match="holds no graphs in a known format; expected one dataset"):
         read_graphs(tmp_path / "empty")
     write(tmp_path / "two", {"a.csv": TABLE, "b.csv": TABLE})
     with pytest.raises(ValueError, match="holds 2 tables; expected one dataset"):

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from softperm.data.formats import read_graphs
-from softperm.data.formats.records import as_column, parse_cells
-from softperm.data.formats.smiles_csv import read_smiles_csv, read_table
+from softperm.data.formats.tables import as_column, parse_cells, read_smiles_table, read_table
 
 
 def read(text: str, smiles_column: str | None = None, target: list[str] | None = None) -> list:
-    return list(read_smiles_csv(io.StringIO(text, newline=""), "t.csv", smiles_column, target))
+    return list(read_smiles_table(io.StringIO(text, newline=""), "t.csv", smiles_column, target))
 
 
 @pytest.mark.parametrize("name", ["smiles", "SMILES", "Smiles", " smiles "])
@@ -68,7 +67,7 @@ BAD = {
         "id,name\n1,2\n",
         "t.csv: expected a column 'smiles' of SMILES, found the columns id, name",
     ),
-    "two of them": ("smiles,SMILES\nC,C\n", "found the columns smiles, SMILES; say which it is"),
+    "two of them": ("smiles,SMILES\nC,C\n", "found the columns smiles, SMILES; name the column"),
     "same name twice": ("smiles,a,a\nC,1,2\n", "t.csv: column 'a' appears twice"),
     "empty file": ("", "t.csv has no header line"),
     "short row": (
@@ -92,7 +91,7 @@ def test_a_bad_table_is_named_with_its_line(case):
 def test_a_named_column_that_is_missing_is_answered_with_those_there_are():
     with pytest.raises(ValueError, match="column 'mol' of SMILES, found the columns smiles, y"):
         read("smiles,y\nC,1\n", smiles_column="mol")
-    with pytest.raises(ValueError, match=r"t.csv has no target 'z'; the targets there are: y"):
+    with pytest.raises(ValueError, match=r"t.csv has no target 'z'; its targets are: y"):
         read("smiles,y\nC,1\n", target=["z"])
 
 
