@@ -1,9 +1,10 @@
-"""Triangles of whole collections against ``networkx.triangles``, in one run.
+"""Structural features of whole collections against loops over graphs, in one run.
 
     python benchmarks/features.py --root DATA [--out features.json] [NAME …]
 
-Every count is compared with NetworkX's. NetworkX's graphs are built beforehand, and building them
-is not timed; it runs once over all graphs, ours several times, of which the median counts.
+Each feature is also computed graph by graph as one would with NetworkX (triangles, cores, rings,
+neighbours) or dense NumPy (walks, heat, colours), and compared. Those loops run once over graphs
+that are built beforehand, which is not timed; ours run several times, of which the median counts.
 """
 
 from __future__ import annotations
@@ -20,68 +21,147 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import torch
+from scipy.linalg import expm
 
-from softperm.data.features import structural_features, triangles
+from softperm.data.features import (
+    Adjacency,
+    core_number,
+    count_triangles,
+    heat_kernel,
+    heat_steps,
+    neighbour_degrees,
+    return_probabilities,
+    rings,
+    wl_colours,
+)
 from softperm.data.formats.tu import TUArrays, read_tu
+from softperm.parallel import threads
+
+WALKS, HEAT, RINGS, ROUNDS = 16, (1, 4), 8, 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=["REDDIT-BINARY", "COLLAB"])
+    parser.add_argument("names", nargs="*", default=["NCI1", "PROTEINS", "IMDB-BINARY"])
     parser.add_argument("--root", type=Path, default=os.environ.get("SOFTPERM_DATA"))
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--only", nargs="*", help="features to measure; all by default")
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     options = parser.parse_args()
     if options.root is None:
         parser.error("say where the datasets are, with --root or SOFTPERM_DATA")
-    rows = [measure(options.root / "tu" / f"{n}.zip", options.repeats) for n in options.names]
+    rows = []
+    for name in options.names:
+        arrays = read_tu(Path(options.root) / "tu" / f"{name}.zip")
+        rows += measure(arrays, options.repeats, options.only)
     show(rows)
-    report = {"machine": machine(), "results": rows}
-    print(json.dumps(report, indent=2))
     if options.out is not None:
+        report = {"machine": machine(), "results": rows}
         options.out.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def measure(path: Path, repeats: int) -> dict[str, float | int | str]:
-    """Times in seconds of both, and their ratios, over one dataset."""
-    arrays = read_tu(path)
+def measure(arrays: TUArrays, repeats: int, only: list[str] | None) -> list[dict]:
+    """Seconds of both ways and their ratio, for each feature and for all together."""
     shift = np.repeat(arrays.ptr[:-1], np.diff(arrays.edge_ptr))
     edge_index = torch.from_numpy(arrays.edge_index.astype(np.int64) + shift)
     ptr = torch.from_numpy(arrays.ptr)
-    counts = triangles(edge_index, ptr)  # compiles, or loads what was compiled before
-    ours = timed(lambda: triangles(edge_index, ptr), repeats)
-    both = timed(lambda: structural_features(edge_index, ptr), repeats)
-    alone = on_one_core(lambda: timed(lambda: triangles(edge_index, ptr), repeats))
-    theirs, expected = by_networkx(arrays)
-    if not np.array_equal(counts.numpy(), expected):
-        raise SystemExit(f"{arrays.name}: counts differ from NetworkX's")
-    return {
-        "dataset": arrays.name,
-        "graphs": len(arrays),
-        "vertices": int(arrays.ptr[-1]),
-        "edges": arrays.edge_index.shape[1] // 2,
-        "triangles": int(counts.sum()) // 3,
-        "networkx_s": theirs,
-        "softperm_s": ours,
-        "softperm_one_core_s": alone,
-        "softperm_degree_and_triangles_s": both,
-        "ratio": theirs / ours,
-        "ratio_one_core": theirs / alone,
-    }
+    adjacency, graphs = Adjacency.of(edge_index, ptr), networkx_graphs(arrays)
+    matrices = [nx.to_numpy_array(graph, nodelist=range(len(graph))) for graph in graphs]
+    label = arrays.label
+    rows = []
+    for name, ours, theirs, given in (
+        ("triangles", lambda: count_triangles(adjacency)[:, None], triangles_of, graphs),
+        ("core", lambda: core_number(adjacency)[:, None], cores_of, graphs),
+        ("neighbours", lambda: neighbour_degrees(adjacency), neighbours_of, graphs),
+        ("rings", lambda: rings(adjacency, RINGS), rings_of, graphs),
+        ("walks", lambda: return_probabilities(adjacency, WALKS), walks_of, matrices),
+        ("heat", lambda: heat_of_collection(adjacency), heat_of, matrices),
+        ("colours", lambda: wl_colours(adjacency, ROUNDS, label=label), colours_of, graphs),
+    ):
+        if only and name not in only:
+            continue
+        found = ours()  # compiles, or loads what was compiled before
+        seconds, expected = loop(theirs, given)
+        check(arrays.name, name, found, expected)
+        rows.append(
+            {
+                "dataset": arrays.name,
+                "feature": name,
+                "loop_s": seconds,
+                "softperm_s": timed(ours, repeats),
+            }
+        )
+    both = {k: sum(row[k] for row in rows) for k in ("loop_s", "softperm_s")}
+    rows.append({"dataset": arrays.name, "feature": "all", **both})
+    return [{**row, "ratio": row["loop_s"] / row["softperm_s"]} for row in rows]
 
 
-def by_networkx(arrays: TUArrays) -> tuple[float, np.ndarray]:
-    """Seconds that ``networkx.triangles`` takes over all graphs, and its counts."""
-    seconds, counts = 0.0, []
+def networkx_graphs(arrays: TUArrays) -> list[nx.Graph]:
+    graphs = []
     for i in range(len(arrays)):
         edges = arrays.edge_index[:, arrays.edge_ptr[i] : arrays.edge_ptr[i + 1]].T.tolist()
         graph = nx.empty_graph(int(arrays.ptr[i + 1] - arrays.ptr[i]))
         graph.add_edges_from(edges)
-        start = time.perf_counter()
-        found = nx.triangles(graph)
-        seconds += time.perf_counter() - start
-        counts.extend(found.values())
-    return seconds, np.array(counts)
+        rows = slice(arrays.ptr[i], arrays.ptr[i + 1])
+        labels = np.zeros((len(graph), 1)) if arrays.label is None else arrays.label[rows]
+        nx.set_node_attributes(graph, {v: str(row) for v, row in enumerate(labels)}, "label")
+        graphs.append(graph)
+    return graphs
+
+
+def triangles_of(graph: nx.Graph) -> np.ndarray:
+    return np.array([*nx.triangles(graph).values()])[:, None]
+
+
+def cores_of(graph: nx.Graph) -> np.ndarray:
+    return np.array([*nx.core_number(graph).values()])[:, None]
+
+
+def neighbours_of(graph: nx.Graph) -> np.ndarray:
+    mean = nx.average_neighbor_degree(graph)
+    most = {v: max((graph.degree[u] for u in graph[v]), default=0) for v in graph}
+    return np.array([[mean[v], most[v]] for v in graph])
+
+
+def rings_of(graph: nx.Graph) -> np.ndarray:
+    count = np.zeros((len(graph), RINGS - 3), dtype=np.int64)
+    for cycle in nx.chordless_cycles(graph, length_bound=RINGS):
+        if len(cycle) > 3:
+            count[cycle, len(cycle) - 4] += 1
+    return count
+
+
+def walks_of(a: np.ndarray) -> np.ndarray:
+    step = a / np.maximum(a.sum(1, keepdims=True), 1)
+    power, columns = np.eye(len(a)), []
+    for _ in range(WALKS):
+        power = power @ step
+        columns.append(power.diagonal())
+    return np.stack(columns, axis=1)
+
+
+def heat_of(a: np.ndarray) -> np.ndarray:
+    scale = 1 / np.sqrt(np.maximum(a.sum(1), 1))
+    laplacian = np.eye(len(a)) - scale[:, None] * a * scale
+    return np.stack([expm(-t * laplacian).diagonal() - np.exp(-t) for t in HEAT], axis=1)
+
+
+def heat_of_collection(adjacency: Adjacency) -> np.ndarray:
+    return heat_kernel(return_probabilities(adjacency, heat_steps(max(HEAT))), HEAT)
+
+
+def colours_of(graph: nx.Graph) -> np.ndarray:
+    found = nx.weisfeiler_lehman_subgraph_hashes(
+        graph, node_attr="label", iterations=ROUNDS, include_initial_labels=True
+    )
+    return np.array([found[v] for v in graph])
+
+
+def loop(of_graph: Callable, graphs: list) -> tuple[float, np.ndarray]:
+    """Seconds that a loop over all graphs takes, and what it gives."""
+    start = time.perf_counter()
+    rows = [of_graph(graph) for graph in graphs]
+    return time.perf_counter() - start, np.concatenate(rows)
 
 
 def timed(work: Callable[[], object], repeats: int) -> float:
@@ -94,33 +174,36 @@ def timed(work: Callable[[], object], repeats: int) -> float:
     return statistics.median(seconds)
 
 
-def on_one_core(work: Callable[[], float]) -> float:
-    """What the call returns when this process may use one core only."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        return work()
-    finally:
-        os.sched_setaffinity(0, cores)
+def check(dataset: str, feature: str, found: np.ndarray, expected: np.ndarray) -> None:
+    """Exits unless both ways give the same; colours need only be the same for the same vertices."""
+    if feature == "colours":
+        pairs = zip(found.T.tolist(), expected.T.tolist(), strict=True)
+        same = all(len(set(a)) == len(set(b)) == len(set(zip(a, b, strict=True))) for a, b in pairs)
+    elif feature == "rings":
+        same = bool(((found == expected) | (found == found.max())).all())  # some may saturate
+    else:
+        same = np.allclose(found, expected, rtol=1e-9, atol=2e-7)
+    if not same:
+        raise SystemExit(f"{dataset}: {feature} differs from the loop over graphs")
 
 
 def machine() -> dict[str, str | int]:
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "threads": threads(),
         "processor": platform.processor() or platform.machine(),
         "python": platform.python_version(),
         "networkx": nx.__version__,
-        "torch": torch.__version__,
+        "numpy": np.__version__,
     }
 
 
 def show(rows: list[dict]) -> None:
-    columns = ("dataset", "graphs", "edges", "triangles", "networkx_s", "softperm_s", "ratio")
-    columns = (*columns, "ratio_one_core")
-    print("".join(f"{column:>16}" for column in columns))
+    print(f"{'dataset':>14}{'feature':>12}{'loop, s':>12}{'softperm, s':>14}{'ratio':>10}")
     for row in rows:
-        cells = (row[c] if not isinstance(row[c], float) else f"{row[c]:.3f}" for c in columns)
-        print("".join(f"{cell:>16}" for cell in cells))
+        print(
+            f"{row['dataset']:>14}{row['feature']:>12}{row['loop_s']:>12.3f}"
+            f"{row['softperm_s']:>14.4f}{row['ratio']:>10.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class Settings:
         for name, rule in rules(type(self)):
             value = getattr(self, name)
             rule.check(name, value)
-            if rule.kind is tuple:
+            if rule.kind is tuple and value is not None:
                 object.__setattr__(self, name, tuple(value))
 
     @classmethod

@@ -20,7 +20,10 @@ from softperm.progress import Report, silent
 
 _HOME = Path(__file__).parents[3]  # the folder of the package softperm
 _EVERYWHERE = (
-    "softperm.data.features",
+    "softperm.data.features.__init__",
+    "softperm.data.features.adjacency",
+    "softperm.data.features.counts",
+    "softperm.data.features.walks",
     "softperm.data.datasets.pack",
     "softperm.data.datasets.prepare",
 )

@@ -84,7 +84,7 @@ def test_an_edited_module_makes_another_file(
     monkeypatch.setattr(module, "_HOME", tmp_path)
     before = recipe().key
     assert recipe().key == before
-    for name in ("data/features.py", "data/formats/tu.py", "data/datasets/pack.py"):
+    for name in ("data/features/walks.py", "data/formats/tu.py", "data/datasets/pack.py"):
         with (tmp_path / "softperm" / name).open("a") as source:
             source.write("# edited\n")
         assert recipe().key != before
