@@ -1,21 +1,25 @@
-# The two commands of the README. Each makes the environment it needs.
+# make demo and make test are the commands of the README. Each creates the environment it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Three for two cores: some tests wait for processes that they started.
+# Three workers on two cores: some tests wait for processes that they started.
 WORKERS ?= 3
+PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-# Compiled files are kept whatever the shell says: the tests start many processes.
+# Bytecode is cached even if the shell disables it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check style types clean
+.PHONY: demo test coverage check style types docs package clean
 
 demo: $(INSTALLED)
 	$(BIN)/softperm study synthetic --out demo
 
 test: style
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(PYTEST) --durations 10
+
+coverage: $(INSTALLED)
+	$(PYTEST) --cov softperm --cov-report term:skip-covered
 
 check: style types
 
@@ -26,6 +30,13 @@ style: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/pyright
 
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+package: $(INSTALLED)
+	$(BIN)/python -m build
+
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -34,4 +45,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo dist docs/_build docs/examples docs/reference

@@ -2,7 +2,6 @@
 
 import ast
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -110,26 +109,27 @@ sys.argv = ["softperm", *{arguments}]
 try:
     main()
 finally:
-    heavy = {{"torch", "numpy", "scipy", "sklearn", "numba", "matplotlib", "networkx"}}
-    assert not heavy & set(sys.modules), sorted(heavy & set(sys.modules))
+    heavy = {heavy} & set(sys.modules)
+    assert not heavy, f"imported: {{heavy}}"
 """
+HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "sklearn", "numba", "matplotlib", "networkx"}
+COMMANDS = ["train", "predict", "embed", "distance", "evaluate", "report", "study", "data"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]], ids=str)
-def test_help_answers_within_a_second_and_without_torch(arguments):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join
+)
+def test_help_imports_no_heavy_library(arguments):
+    """Each of these libraries takes from a tenth of a second to several seconds to import."""
     done = subprocess.run(
-        [sys.executable, "-c", HELP.format(arguments=arguments)],
+        [sys.executable, "-c", HELP.format(arguments=arguments, heavy=HEAVY)],
         capture_output=True,
         text=True,
         env={**os.environ, "TERM": "dumb", "COLUMNS": "100"},
         check=False,
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert "softperm" in done.stdout
-    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    assert spent < 1, f"{spent:.2f} s of CPU"
 
 
 def test_importing_the_package_imports_nothing_heavy():

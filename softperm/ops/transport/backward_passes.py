@@ -43,7 +43,7 @@ def gather_gradient(begin, end, blocks, c, grad_plan, a, pending):
 @compiled
 @no_type_check
 def start(blocks, c, kernel, pending, alpha, sums, partial):
-    """Row sums gu of W = K ∘ pending, and column sums of gu P − W. Returns Σ |W| and ‖W‖."""
+    """Row sums gu of W = K ∘ pending, and column sums of gu P − W. Returns ‖W‖₁ and ‖W‖."""
     sums[:] = 0.0
     zero = fill(load(kernel, 0), 0.0)
     size, square = 0.0, 0.0

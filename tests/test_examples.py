@@ -1,0 +1,38 @@
+"""The notebooks run from top to bottom; the site executes them again and shows their output."""
+
+import json
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+NOTEBOOKS = sorted(Path(__file__).parents[1].joinpath("examples").glob("*.ipynb"))
+
+
+def cells(path: Path, kind: str) -> list[dict]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return [cell for cell in document["cells"] if cell["cell_type"] == kind]
+
+
+def test_there_are_notebooks():
+    assert {path.stem for path in NOTEBOOKS} >= {"own_graphs", "molecules", "distances"}
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path):
+    """In this process, where torch is loaded; a kernel would spend most of its time importing."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names: dict[str, object] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells(path, "code")):
+        exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), names)
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_stored_without_outputs(path):
+    for cell in cells(path, "code"):
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
