@@ -32,7 +32,7 @@ from softperm.data.datasets import load_dataset
 from softperm.data.datasets.catalogue import PAPER
 from softperm.data.datasets.dataset import Dataset
 from softperm.lab.baselines import KERNELS, SYSTEMS, DataShape, TooLarge
-from softperm.lab.baselines.inputs import with_positions
+from softperm.lab.evaluation_data import with_positions
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task, mean_loss
 
 HOME = Path(__file__).parents[1]

@@ -27,7 +27,7 @@ from softperm.data.datasets import Dataset, Split, load_dataset
 from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.estimators.preparation import feature_statistics, identity_of
 from softperm.files import write_atomically
-from softperm.lab.problem import METRICS
+from softperm.lab.evaluation_data import METRICS
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.training.devices import Fabric
 from softperm.training.fit import Examples, FitResult, TrainingConfig, fit, predict

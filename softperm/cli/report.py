@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.claims import final_runs, not_begun
 from softperm.cli.console import give, ready_folder, say
+from softperm.cli.evaluation_folder import not_started, requested_final_runs
 
 if TYPE_CHECKING:
     from softperm.lab.records import Record
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of records.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; the first folder by default.")
+        Path | None, typer.Option(help="Output folder; the first run folder by default.")
     ] = None,
     collect: Annotated[
         bool,
@@ -27,11 +27,11 @@ def report(
         ),
     ] = False,
     title: Annotated[
-        str | None, typer.Option(help="Of the page; by default that of the tables there are.")
+        str | None, typer.Option(help="Title of the report; by default that of existing tables.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, beside the paper's numbers."""
+    """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, with the paper's numbers."""
     from softperm.lab.records import collect_records, find_records
     from softperm.lab.report import in_order, numbers, shown, write_report
     from softperm.lab.tables import cells_of, finished
@@ -39,34 +39,32 @@ def report(
     for folder in runs:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder of records")
-    found: dict[str, Record] = {}
-    asked: dict[tuple[str, str], int] = {}
+    by_digest: dict[str, Record] = {}
+    final_runs: dict[tuple[str, str], int] = {}
     for folder in runs:
-        wanted = final_runs(folder)
+        requested = requested_final_runs(folder)
         for record in find_records(folder):
-            found[record.digest] = record
+            by_digest.setdefault(record.digest, record)
             pair = record.run.dataset, record.run.model
-            asked[pair] = max(asked.get(pair, 1), wanted)
-    records = list(found.values())
-    if not records:
+            final_runs[pair] = max(final_runs.get(pair, 1), requested)
+    if not by_digest:
         raise ValueError(
             f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"
         )
-    records, unfinished = finished(records, asked)
-    unfinished += dict.fromkeys(s for folder in runs for s in not_begun(folder, asked))
+    records, unfinished = finished(by_digest.values(), final_runs)
+    unfinished += dict.fromkeys(s for folder in runs for s in not_started(folder, final_runs))
     if not records:
         raise ValueError("; ".join(unfinished))
-    cells = cells_of(records)  # refuses what cannot be a table, before anything is written
+    cells = in_order(cells_of(records))  # errors come before anything is written
     out = out or runs[0]
     ready_folder(out)
     for sentence in unfinished:
         say(f"left out: {sentence}")
     say(f"{len(records):,} records: writing tables and drawing curves")
-    made = write_report(records, out, title or _title(out, runs), unfinished)
+    paths = write_report(records, out, title or _title(out, runs), unfinished)
     if collect:
         collect_records(records, out)
-    result: dict[str, Any] = {form: str(path) for form, path in made.items()}
-    cells = in_order(cells)
+    result: dict[str, Any] = {form: str(path) for form, path in paths.items()}
     if as_json:
         result |= {"cells": numbers(cells), "unfinished": unfinished}
     else:
@@ -75,10 +73,10 @@ def report(
 
 
 def _title(out: Path, runs: list[Path]) -> str:
-    """The title of the table that a folder already has, or of the tables it is made of."""
-    there = _first_line(out / "table.md")
+    """The title of the existing table in ``out``, or the common title of the tables in ``runs``."""
     titles = {_first_line(run / "table.md") for run in runs} - {""}
-    return there or (titles.pop() if len(titles) == 1 else "Fair comparison")
+    common = titles.pop() if len(titles) == 1 else "Fair comparison"
+    return _first_line(out / "table.md") or common
 
 
 def _first_line(table: Path) -> str:

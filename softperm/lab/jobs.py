@@ -1,4 +1,4 @@
-"""One unit of work of the protocol: models of one shape, trained side by side."""
+"""Jobs: runs whose networks have equal shapes and are trained in one stack."""
 
 from __future__ import annotations
 
@@ -6,42 +6,41 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softperm.lab.alike import best_epoch, distinct, training_of
 from softperm.lab.baselines import DataShape, Kernel, System
-from softperm.lab.problem import Problem, Selection
-from softperm.lab.records import Circumstances, Record, Run, device_name, peak_memory
+from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
+from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
 from softperm.lab.systems import PiGNNSystem, find_system
-from softperm.training.fit import Examples, FitResult, TrainingConfig, fit, predict
+from softperm.training.fit import Epoch, Examples, FitResult, TrainingConfig, fit, predict
 from softperm.training.scoreboard import CURVES
 from softperm.training.settings import TRAINING
 from softperm.training.stack import Stack
 from softperm.training.stacked_outputs import predict_stack
-
-Result = TypeVar("Result")
+from softperm.training.tasks import Task
 
 
 @dataclass(frozen=True)
 class Job:
-    """Runs whose networks have one shape; see :mod:`softperm.lab.alike`.
+    """Runs that are trained in one stack.
 
     Attributes:
-        runs: at least one; some may be the same training, looked at by another criterion.
+        runs: at least one. Runs that differ in the criterion alone can share one training.
     """
 
     runs: tuple[Run, ...]
 
     @property
     def name(self) -> str:
-        """A file's name that no other job of the same problem has."""
+        """A file name that is unique among the jobs of a dataset."""
         first = self.runs[0]
         content: list[Any] = [dict(first.configuration), [[r.fold, r.seed] for r in self.runs]]
         if any(run.configuration != first.configuration for run in self.runs):
@@ -49,90 +48,190 @@ class Job:
         others = len({run.dataset for run in self.runs}) - 1
         if others:
             content.append([run.dataset for run in self.runs])
-        text = json.dumps(content, sort_keys=True)
-        short = hashlib.sha256(text.encode()).hexdigest()[:16]
-        asked = f"{first.dataset}+{others}" if others else first.dataset
-        return f"{asked}.{first.model}.{first.stage}.{short}"
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        target = f"{first.dataset}+{others}" if others else first.dataset
+        return f"{target}.{first.model}.{first.stage}.{digest}"
 
     @property
     def epochs(self) -> int:
-        """How many passes over training graphs it takes, at most."""
-        return len(self.runs) * self.runs[0].configuration.get("epochs", 1)
+        """Maximum number of epochs, summed over runs."""
+        return sum(epochs_of(run) for run in self.runs)
+
+    @property
+    def description(self) -> str:
+        """System, stage and number of models."""
+        models = f"{len(self.runs)} model{'s' if len(self.runs) > 1 else ''}"
+        return f"{self.runs[0].model}, {self.runs[0].stage}, {models}"
+
+    def split_by_target(self) -> list[Job]:
+        """A job for each target."""
+        targets = dict.fromkeys(run.dataset for run in self.runs)
+        return [Job(tuple(run for run in self.runs if run.dataset == name)) for name in targets]
 
 
-def ended(steps: Generator[None, None, Result]) -> Result:
-    """Goes through all steps without a pause; what comes of them."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+def group_into_jobs(runs: Iterable[Run], max_models: int) -> list[Job]:
+    """Groups runs into as few jobs as possible; runs of one training stay together.
+
+    Jobs of one shape have nearly equal sizes, the larger ones first: when some of the jobs are
+    finished, the remaining runs are grouped into the same jobs again.
+
+    Args:
+        runs: what has to be trained.
+        max_models: maximum number of models in a stack.
+    """
+    shapes: dict[tuple[str, str], dict[tuple, list[Run]]] = {}
+    for run in runs:
+        trainings = shapes.setdefault((run.model, _shape_key(run)), {})
+        trainings.setdefault(_training_key(run), []).append(run)
+    jobs = []
+    for (model, _), trainings in shapes.items():
+        system, groups = find_system(model), list(trainings.values())
+        stackable = isinstance(system, System) and system.stackable
+        count = math.ceil(len(groups) / max_models) if stackable else len(groups)
+        size, larger = divmod(len(groups), count)
+        for k in range(count):
+            begin = k * size + min(k, larger)
+            part = groups[begin : begin + size + (k < larger)]
+            jobs.append(Job(tuple(chain.from_iterable(part))))
+    return jobs
 
 
-def working(
+def configuration_key(configuration: Mapping[str, Any], without: Sequence[str] = ()) -> str:
+    """A text that is equal for equal configurations, also after JSON made lists of tuples.
+
+    Args:
+        configuration: hyper-parameters by name.
+        without: names to ignore.
+    """
+    counted = {k: v for k, v in configuration.items() if k not in without}
+    return json.dumps(counted, sort_keys=True)
+
+
+def _shape_key(run: Run) -> str:
+    """Equal for runs that can be trained in one stack.
+
+    They may differ in learning rate, criterion and the settings that the system lists as
+    ``shape_free``.
+    """
+    system = find_system(run.model)
+    free = ("learning_rate", "criterion", *system.shape_free) if isinstance(system, System) else ()
+    return configuration_key(run.configuration, free)
+
+
+def _training_key(run: Run) -> tuple[str, int, int, str]:
+    """Equal for runs that can share one training.
+
+    In the selection stage the criterion is applied to the curve afterwards, so runs that differ in
+    it alone are one training, unless the criterion controls the decay of the learning rate. A final
+    run needs the weights of its own best epoch.
+    """
+    afterwards = run.stage == "selection" and run.configuration.get("decay") is None
+    without = ("criterion",) if afterwards else ()
+    return run.dataset, run.fold, run.seed, configuration_key(run.configuration, without)
+
+
+def epochs_of(run: Run) -> int:
+    """Maximum number of epochs of a run; 1 for a kernel."""
+    return run.configuration.get("epochs", 1)
+
+
+def seed_of(run: Run) -> int:
+    """Seed of the parameters and mini-batches of a run; different in every fold."""
+    return 1000 * run.seed + run.fold
+
+
+def model_settings(run: Run) -> dict[str, Any]:
+    """The settings of the model in a run's configuration."""
+    return {k: v for k, v in run.configuration.items() if k not in TRAINING}
+
+
+def training_config(run: Run) -> TrainingConfig:
+    """The settings of training in a run's configuration."""
+    return TrainingConfig(**{k: v for k, v in run.configuration.items() if k in TRAINING})
+
+
+def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
+    """Raises ValueError if a system does not have these settings or a value is out of range."""
+    system = find_system(model)
+    known = (*TRAINING, *system.settings)
+    if unknown := sorted(set(configuration) - set(known)):
+        raise ValueError(f"{model} has no setting {', '.join(unknown)}: it has {', '.join(known)}")
+    run = Run("", model, "final", 0, 1, configuration, 0)
+    if isinstance(system, PiGNNSystem):
+        system.check(model_settings(run))
+    training_config(run)
+
+
+def train_job(
     job: Job,
-    problem: Problem,
-    device: str,
+    data: EvaluationData,
+    memory: PeakMemory,
+    *,
     checkpoint: Path | None = None,
     on_epoch: Callable[[int], None] = lambda epoch: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Generator[None, None, list[Record]]:
-    """Trains the models of a job; those of the final stage are tested, no others.
+    """Trains the models of a job and tests those of the final stage.
 
-    It pauses after each epoch of a stack, so that several jobs can take turns; a network that is
-    trained alone takes all its epochs at once.
+    The generator yields after each epoch of a stack, so that several jobs can take turns; a network
+    that is trained alone takes all its epochs at once.
 
     Args:
         job: what to train.
-        problem: on what.
-        device: where.
-        checkpoint: file that keeps the training while it runs.
+        data: graphs, targets and splits.
+        memory: measures the peak memory of the jobs on a device, on which this one is trained.
+        checkpoint: file from which an interrupted training resumes.
         on_epoch: called with the number of each finished epoch.
-        interrupted: tells whether to stop.
+        interrupted: whether to stop.
 
     Returns:
         A record of each run.
 
     Raises:
-        KeyboardInterrupt: it was interrupted; the checkpoint holds what was done.
+        KeyboardInterrupt: the training was interrupted; the checkpoint holds its state.
     """
-    clock = _Clock()
-    if torch.device(device).type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    runs = distinct(job.runs)
-    training = _train(runs, job, problem, torch.device(device), checkpoint, on_epoch, interrupted)
-    trained = yield from clock.counting(training)
-    scores: list[float | None] = [None] * len(runs)
-    if job.runs[0].stage == "final":
-        scores = list(trained.test([problem.splits[run.fold].test for run in runs]))
+    with memory.measure() as peak:
+        stopwatch = _Stopwatch()
+        trainings = _one_run_per_training(job.runs)
+        steps = _train(trainings, job, data, memory.device, checkpoint, on_epoch, interrupted)
+        trained = yield from stopwatch.time(steps)
+        scores: list[float | None] = [None] * len(trainings)
+        if job.runs[0].stage == "final":
+            scores = list(trained.test([data.splits[run.fold].test for run in trainings]))
     circumstances = Circumstances(
-        max(clock.seconds, trained.seconds) / len(job.runs),
-        len(runs),
-        peak_memory(torch.device(device)),
-        device_name(torch.device(device)),
+        seconds=max(stopwatch.seconds, trained.seconds) / len(job.runs),
+        stacked=len(trainings),
+        memory=peak.bytes,
+        device=device_name(memory.device),
+        memory_shared_by=peak.shared_by,
     )
-    place = {training_of(run): k for k, run in enumerate(runs)}
-    made = []
+    place = {_training_key(run): k for k, run in enumerate(trainings)}
+    records = []
     for run in job.runs:
-        k = place[training_of(run)]
-        given = trained.tasks[k], trained.results[k], scores[k]
-        made.append(_record(run, problem, *given, circumstances))
-    return made
+        k = place[_training_key(run)]
+        result, task = trained.results[k], trained.tasks[k]
+        records.append(_record(run, data, task, result, scores[k], circumstances))
+    return records
 
 
-class _Clock:
-    """Counts the seconds since it was made, but for those in which others had their turn."""
+def _one_run_per_training(runs: Iterable[Run]) -> list[Run]:
+    first: dict[tuple, Run] = {}
+    for run in runs:
+        first.setdefault(_training_key(run), run)
+    return list(first.values())
+
+
+class _Stopwatch:
+    """Measures the time of steps, without the pauses between them."""
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """Counted so far."""
         return time.perf_counter() - self.started
 
-    def counting(self, steps: Generator[None, None, _Trained]) -> Generator[None, None, _Trained]:
-        """The same steps; what happens between two of them is not counted."""
+    def time(self, steps: Generator[None, None, _Trained]) -> Generator[None, None, _Trained]:
         while True:
             try:
                 next(steps)
@@ -145,22 +244,22 @@ class _Clock:
 
 @dataclass(frozen=True)
 class _Trained:
-    """Trained models, what training gave, and how to test them."""
+    """Trained models: their tasks, the results of training, and how to test them."""
 
-    tasks: Sequence[Any]
-    results: Sequence[FitResult | _Choice]
+    tasks: Sequence[Task]
+    results: Sequence[FitResult | _KernelResult]
     test: Callable[[Sequence[Tensor]], Sequence[float]]
 
     @property
     def seconds(self) -> float:
-        """Spent on all epochs, those before an interruption included."""
+        """Time of all epochs, including those before an interruption."""
         fits = [result for result in self.results if isinstance(result, FitResult)]
         return sum(epoch.seconds for fit in fits for epoch in fit.curve)
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """What a system without epochs gave on validation graphs."""
+class _KernelResult:
+    """The validation score of a kernel, which has no epochs."""
 
     validation_score: float
 
@@ -168,152 +267,118 @@ class _Choice:
 def _train(
     runs: Sequence[Run],
     job: Job,
-    problem: Problem,
+    data: EvaluationData,
     device: torch.device,
     checkpoint: Path | None,
     on_epoch: Callable[[int], None],
     interrupted: Callable[[], bool],
 ) -> Generator[None, None, _Trained]:
     system = find_system(runs[0].model)
-    parts = [problem.selection(run.fold) for run in runs]
+    parts = [data.selection_split(run.fold) for run in runs]
     if isinstance(system, Kernel):
-        return _train_kernel(runs, problem, parts, system)
+        return _train_kernel(runs, data, parts, system)
     config = training_config(runs[0])
     if len(runs) < len(job.runs):
-        config = replace(config, patience=None)  # each criterion has its own: all epochs are wanted
-    tasks = [problem.task(run.dataset, part.train) for run, part in zip(runs, parts, strict=True)]
-    targets = [problem.questions[run.dataset].y for run in runs]
-    models = [_network(system, problem, run, part) for run, part in zip(runs, parts, strict=True)]
+        config = replace(config, patience=None)  # every criterion needs the whole curve
+    tasks = [data.task(run.dataset, part.train) for run, part in zip(runs, parts, strict=True)]
+    targets = [data.targets[run.dataset].y for run in runs]
+    models = [_build(system, data, run, part) for run, part in zip(runs, parts, strict=True)]
     if system.stackable:
         stack = Stack(
-            models, tasks, problem.graphs, targets,
+            models, tasks, data.graphs, targets,
             [part.train for part in parts], [part.validation for part in parts],
             [seed_of(run) for run in runs], config,
             learning_rates=[training_config(run).learning_rate for run in runs],
             criteria=[training_config(run).criterion for run in runs],
             device=device,
         )  # fmt: skip
-        for epoch in stack.epochs(checkpoint, _fingerprint(job, problem), interrupted):
+        for epoch in stack.epochs(checkpoint, _fingerprint(job, data), interrupted):
             on_epoch(epoch)
             yield
         results = stack.results()
     else:
-        results = []
-        for run, model, task, y, part in zip(runs, models, tasks, targets, parts, strict=True):
-            result = fit(
+        results = [
+            fit(
                 model,
                 task,
-                Examples(problem.graphs, y, part.train),
+                Examples(data.graphs, y, part.train),
                 replace(config, seed=seed_of(run)),
-                validation=Examples(problem.graphs, y, part.validation),
+                validation=Examples(data.graphs, y, part.validation),
                 device=device,
                 checkpoint=checkpoint,
-                fingerprint=_fingerprint(job, problem),
+                fingerprint=_fingerprint(job, data),
                 on_epoch=lambda epoch: on_epoch(epoch.number),
             )
-            results.append(result)
+            for run, model, task, y, part in zip(runs, models, tasks, targets, parts, strict=True)
+        ]
     if any(result.interrupted for result in results):
         raise KeyboardInterrupt
 
     def test(index: Sequence[Tensor]) -> list[float]:
         if system.stackable:
-            on_device = problem.graphs.to(device)
-            outputs = predict_stack(models, on_device, index, config.batch_size)
+            outputs = predict_stack(models, data.graphs.to(device), index, config.batch_size)
         else:
             outputs = [
-                predict(model, problem.graphs, i, config.batch_size, device)
+                predict(model, data.graphs, i, config.batch_size, device)
                 for model, i in zip(models, index, strict=True)
             ]
-        given = zip(tasks, outputs, targets, index, strict=True)
-        return [task.score(o, y[i]) for task, o, y, i in given]
+        tested = zip(tasks, outputs, targets, index, strict=True)
+        return [task.score(o, y[i]) for task, o, y, i in tested]
 
     return _Trained(tasks, results, test)
 
 
 def _train_kernel(
-    runs: Sequence[Run], problem: Problem, parts: Sequence[Selection], kernel: Kernel
+    runs: Sequence[Run], data: EvaluationData, parts: Sequence[SelectionSplit], kernel: Kernel
 ) -> _Trained:
-    """A kernel and its classifier: nothing is drawn at random, nothing goes by epochs."""
-    made, scores, tasks = [], [], []
-    targets = [problem.questions[run.dataset].y for run in runs]
+    """Fits a kernel classifier for each run."""
+    targets = [data.targets[run.dataset].y for run in runs]
+    machines = []
     for run, y, part in zip(runs, targets, parts, strict=True):
         machine = kernel.build(model_settings(run))
-        machine.fit(problem.graphs, part.train, y[part.train].numpy())
-        made.append(machine)
-        scores.append(_accuracy(machine, problem, y, part.validation))
-        tasks.append(problem.task(run.dataset, part.train))
+        machines.append(machine.fit(data.graphs, part.train, y[part.train].numpy()))
 
-    def test(index: Sequence[Tensor]) -> list[float]:
-        given = zip(made, targets, index, strict=True)
-        return [_accuracy(machine, problem, y, i) for machine, y, i in given]
+    def accuracy(index: Sequence[Tensor]) -> list[float]:
+        return [
+            float((np.asarray(machine.predict(data.graphs, i)) == y[i].numpy()).mean())
+            for machine, y, i in zip(machines, targets, index, strict=True)
+        ]
 
-    return _Trained(tasks, [_Choice(score) for score in scores], test)
-
-
-def _accuracy(machine: Any, problem: Problem, y: Tensor, index: Tensor) -> float:
-    found = np.asarray(machine.predict(problem.graphs, index))
-    return float((found == y[index].numpy()).mean())
+    tasks = [data.task(run.dataset, part.train) for run, part in zip(runs, parts, strict=True)]
+    scores = accuracy([part.validation for part in parts])
+    return _Trained(tasks, [_KernelResult(score) for score in scores], accuracy)
 
 
-def _network(system: System, problem: Problem, run: Run, part: Selection) -> nn.Module:
-    shape = DataShape.of(problem.graphs, problem.outputs, part.train)
+def _build(system: System, data: EvaluationData, run: Run, part: SelectionSplit) -> nn.Module:
+    shape = DataShape.of(data.graphs, data.outputs, part.train)
     return system.build(shape, model_settings(run), seed_of(run))
 
 
-def model_settings(run: Run) -> dict[str, Any]:
-    """The part of a run's configuration that is about the model."""
-    return {k: v for k, v in run.configuration.items() if k not in TRAINING}
-
-
-def training_config(run: Run) -> TrainingConfig:
-    """The part of a run's configuration that is about training."""
-    return TrainingConfig(**{k: v for k, v in run.configuration.items() if k in TRAINING})
-
-
-def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
-    """Raises ValueError if a system cannot be trained so, whatever the graphs."""
-    known = (*TRAINING, *find_system(model).settings)
-    if unknown := sorted(set(configuration) - set(known)):
-        raise ValueError(f"{model} has no setting {', '.join(unknown)}: it has {', '.join(known)}")
-    run = Run("", model, "final", 0, 1, configuration, 0)
-    system = find_system(model)
-    if isinstance(system, PiGNNSystem):
-        system.check(model_settings(run))
-    training_config(run)
-
-
-def seed_of(run: Run) -> int:
-    """The seed of a run's parameters and mini-batches: another one in every fold."""
-    return 1000 * run.seed + run.fold
-
-
-def _fingerprint(job: Job, problem: Problem) -> str:
-    asked = dict.fromkeys(problem.questions[run.dataset].fingerprint for run in job.runs)
-    return f"{' '.join(asked)} {job.name}"
+def _fingerprint(job: Job, data: EvaluationData) -> str:
+    targets = dict.fromkeys(data.targets[run.dataset].fingerprint for run in job.runs)
+    return f"{' '.join(targets)} {job.name}"
 
 
 def _record(
     run: Run,
-    problem: Problem,
-    task: Any,
-    result: FitResult | _Choice,
+    data: EvaluationData,
+    task: Task,
+    result: FitResult | _KernelResult,
     test_score: float | None,
     circumstances: Circumstances,
 ) -> Record:
-    if isinstance(result, _Choice):
+    if isinstance(result, _KernelResult):
         loss, score, best, curve = math.nan, result.validation_score, 0, {}
     else:
         best = result.best_epoch
         if run.stage == "selection":
-            config = training_config(run)
-            better = task.higher_is_better
-            best = best_epoch(result.curve, config.criterion, better, config.patience)
-        kept = result.curve[best - 1]
-        loss, score = kept.validation_loss, kept.validation_score
-        curve = {name: [_short(getattr(e, name)) for e in result.curve] for name in CURVES}
+            best = best_epoch(result.curve, training_config(run), task.higher_is_better)
+        selected = result.curve[best - 1]
+        loss, score = selected.validation_loss, selected.validation_score
+        curve = {name: [_rounded(getattr(e, name)) for e in result.curve] for name in CURVES}
     return Record(
         run=run,
-        fingerprint=problem.questions[run.dataset].fingerprint,
+        fingerprint=data.targets[run.dataset].fingerprint,
         metric=task.metric,
         higher_is_better=task.higher_is_better,
         validation_loss=loss,
@@ -325,6 +390,32 @@ def _record(
     )
 
 
-def _short(value: float) -> float | None:
-    """A figure of a curve to five digits: enough to draw, and files stay small."""
+def best_epoch(curve: Sequence[Epoch], config: TrainingConfig, higher_is_better: bool) -> int:
+    """The number of the epoch that a training with this criterion and patience selects.
+
+    Args:
+        curve: epochs of a training that was at least as long.
+        config: criterion and patience.
+        higher_is_better: direction of the score.
+
+    >>> losses = enumerate((3.0, 2.0, 4.0, 4.0, 1.0), start=1)
+    >>> curve = [Epoch(k, 0.0, loss, 0.0, 0.0) for k, loss in losses]
+    >>> [best_epoch(curve, TrainingConfig(patience=patience), True) for patience in (2, 3)]
+    [2, 5]
+    """
+    best, least = 0, math.inf
+    for epoch in curve:
+        if config.patience is not None and best and epoch.number - best > config.patience:
+            break
+        value = epoch.validation_loss
+        if config.criterion != "loss":
+            value = -epoch.validation_score if higher_is_better else epoch.validation_score
+        equal = config.criterion == "late-score" and value == least and math.isfinite(value)
+        if value < least or equal or best == 0:
+            best, least = epoch.number, math.inf if math.isnan(value) else value
+    return best
+
+
+def _rounded(value: float) -> float | None:
+    """A value of a curve to five digits, which keeps files small; None if not finite."""
     return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: headings, paragraphs, tables and figures; opens without network."""
+"""A self-contained HTML page with headings, paragraphs, tables and figures."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ thead th { border-bottom: 2px solid #888; }
 
 
 class Page:
-    """A page that grows from top to bottom.
+    """A page to which parts are added in order.
 
     Args:
-        title: its heading.
+        title: heading of the page.
     """
 
     def __init__(self, title: str) -> None:
@@ -35,15 +35,15 @@ class Page:
         self.parts = [f"<h1>{html.escape(title)}</h1>"]
 
     def heading(self, text: str) -> None:
-        """A section's heading."""
+        """Adds the heading of a section."""
         self.parts.append(f"<h2>{html.escape(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        """Plain text."""
+        """Adds a paragraph of plain text."""
         self.parts.append(f"<p>{html.escape(text)}</p>")
 
     def table(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """One row per mapping; its keys are the columns."""
+        """Adds a table with a row for each mapping, whose keys are the columns."""
         columns = list(rows[0]) if rows else []
         head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
         body = "".join(
@@ -53,7 +53,7 @@ class Page:
         self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
     def figure(self, figure: Figure, caption: str) -> None:
-        """A drawing, kept inside the page as SVG."""
+        """Adds a figure as inline SVG."""
         content = io.StringIO()
         figure.savefig(content, format="svg")
         drawing = content.getvalue()

@@ -1,7 +1,7 @@
-"""The fair comparison of Errica et al.: choose on validation graphs, retrain, test once.
+"""The fair comparison of Errica et al.: select on validation graphs, retrain, test once.
 
-Choosing gets :class:`Selection` objects, which hold no test graph; only models of the final stage,
-whose configuration has been chosen by then, are given one.
+Selection receives :class:`SelectionSplit` objects, which hold no test graphs. Only models of the
+final stage, whose configuration has been selected by then, are tested.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from pathlib import Path
 from typing import Any
 
 from softperm.files import exclusive
-from softperm.lab.alike import key_of
 from softperm.lab.baselines import Kernel
-from softperm.lab.desk import Desk, Engine, Say
-from softperm.lab.jobs import check_configuration
-from softperm.lab.problem import Problem
-from softperm.lab.recipes import Recipe, points
+from softperm.lab.evaluation_data import EvaluationData
+from softperm.lab.jobs import check_configuration, configuration_key
+from softperm.lab.recipes import Recipe, grid_points
 from softperm.lab.records import Record, Run
+from softperm.lab.scheduler import Executor, Scheduler
 from softperm.lab.systems import PiGNNSystem, find_system
+from softperm.progress import Report, silent
 
-RUNS = 1000  # seeds of one evaluation: the next one's are others
-Chosen = Mapping[tuple[str, int], Mapping[str, Any]]
-"""The configuration for each question in each fold."""
+SEEDS = 1000  # seeds of one evaluation; those of the next begin after them
+Selected = Mapping[tuple[str, int], Mapping[str, Any]]
+"""The selected configuration of each target and fold."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A system with the configurations to choose from.
+    """A system and the configurations to select from.
 
     Attributes:
-        model: its name.
-        configurations: hyper-parameters of model and training, at least one set.
+        model: name of the system.
+        configurations: settings of model and training; at least one configuration.
     """
 
     model: str
@@ -42,13 +42,13 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Rules:
+class ProtocolSettings:
     """The numbers of the protocol.
 
     Attributes:
-        final_runs: how often the chosen configuration is trained and tested.
-        seed: of everything drawn at random.
-        stack: how many models at most are trained side by side.
+        final_runs: number of trainings and tests of the selected configuration.
+        seed: seed of all random numbers.
+        stack: maximum number of models in a stack.
     """
 
     final_runs: int = 3
@@ -56,11 +56,11 @@ class Rules:
     stack: int = 64
 
 
-class Failed(ValueError):
-    """Some systems could not be trained; all others went through the whole protocol.
+class EvaluationError(ValueError):
+    """Some systems could not be trained; all others are finished.
 
     Attributes:
-        records: the final ones of the others.
+        records: final records of the other systems.
     """
 
     def __init__(self, message: str, records: list[Record]) -> None:
@@ -68,186 +68,183 @@ class Failed(ValueError):
         self.records = records
 
 
-def contender_of(recipe: Recipe, model: str) -> Contender:
-    """A system with the configurations that a recipe, or the system itself, has for it.
+def make_contender(recipe: Recipe, model: str) -> Contender:
+    """A system with the grid of a recipe, or with its own.
 
     Raises:
-        ValueError: there is no such system or variant, or a setting is unknown or out of range.
+        ValueError: the system or variant does not exist, or a setting is unknown or out of range.
     """
-    system, changes = find_system(model), recipe.changes(model)
+    system, changes = find_system(model), recipe.variant_settings(model)
     training = {k: v for k, v in recipe.training.items() if k not in changes}
     choices = {k: v for k, v in training.items() if isinstance(v, list)}
     fixed = {k: v for k, v in training.items() if k not in choices}
     if isinstance(system, PiGNNSystem):
         grid = dict(recipe.grid)
         if "encoder" not in system.fixed:
-            grid.pop("layers", None)  # of message passing, which a linear encoder has none of
+            grid.pop("layers", None)  # layers of message passing; a linear encoder has none
         elif "layers" not in {**grid, **recipe.settings}:
             grid["layers"] = system.grid["layers"]
         fixed |= recipe.settings
     else:
         grid = dict(system.grid)
-    if not isinstance(system, Kernel):  # which is not trained
+    if not isinstance(system, Kernel):  # kernels have no settings of training to select
         grid |= {k: v for k, v in choices.items() if k not in grid}
     grid = {k: v for k, v in grid.items() if k not in changes}
-    for point in points(grid):  # also those that are not tried
+    for point in grid_points(grid):  # all points, also those that recipe.configurations leaves out
         check_configuration(model, {**fixed, **changes, **point})
-    chosen = points(grid, recipe.configurations)
-    return Contender(model, tuple({**fixed, **changes, **point} for point in chosen))
+    points = grid_points(grid, recipe.configurations)
+    return Contender(model, tuple({**fixed, **changes, **point} for point in points))
 
 
 def evaluate(
-    problem: Problem,
+    data: EvaluationData,
     contenders: Sequence[Contender],
-    rules: Rules,
-    engine: Engine,
+    settings: ProtocolSettings,
+    executor: Executor,
     folder: Path,
-    say: Say = lambda what, share: None,
+    progress: Report = silent,
 ) -> list[Record]:
-    """The whole protocol on one problem; finished trainings are read, not repeated.
+    """Runs the whole protocol on one dataset; finished trainings are loaded, not repeated.
 
     Args:
-        problem: graphs, targets and splits.
-        contenders: what is compared.
-        rules: numbers of the protocol.
-        engine: where to work.
-        folder: keeps the records; several processes may share it. One that comes to a system and
-            dataset on which another is at work waits for it, and then has its records.
-        say: told what is being done.
+        data: graphs, targets and splits.
+        contenders: systems to compare.
+        settings: numbers of the protocol.
+        executor: where models are trained.
+        folder: folder of records and checkpoints. Several processes may share it: a process waits
+            while another one evaluates the same system on the same dataset, then loads its records.
+        progress: receives the number of finished epochs.
 
     Returns:
         The records of the final stage.
 
     Raises:
-        ValueError: a system cannot do what the problem asks for; nothing was trained.
-        Failed: some jobs failed; the sentence names their systems and folds, and of several
-            questions the question. All else was trained and tested as if those had not been asked
-            for.
+        ValueError: a system does not support this kind of task; nothing was trained.
+        EvaluationError: some jobs failed; the message names their systems, folds and targets. All
+            other systems are finished.
     """
     for contender in contenders:
-        _check_able(contender, problem)
-    with ExitStack() as held:
+        _check_kind(contender, data)
+    with ExitStack() as locks:
         for model in sorted({contender.model for contender in contenders}):
-            place = folder / "locks" / f"{problem.name}.{model}"
-            held.enter_context(
-                exclusive(place, lambda m=model: say(f"waits for {m} elsewhere", 0.0))
+
+            def report_waiting(model: str = model) -> None:
+                progress(data.name, 0, 0, f"waiting for another process that evaluates {model}")
+
+            locks.enter_context(
+                exclusive(folder / "locks" / f"{data.name}.{model}", report_waiting)
             )
-        return _evaluate(problem, contenders, rules, engine, folder, say)
+        return _evaluate(data, contenders, settings, executor, folder, progress)
 
 
 def _evaluate(
-    problem: Problem,
+    data: EvaluationData,
     contenders: Sequence[Contender],
-    rules: Rules,
-    engine: Engine,
+    settings: ProtocolSettings,
+    executor: Executor,
     folder: Path,
-    say: Say,
+    progress: Report,
 ) -> list[Record]:
-    """What :func:`evaluate` does once nobody else is at the same."""
-    size = _size(problem, contenders, rules)
-    desk = Desk(problem, engine, folder, say, rules.stack, size)
-    several = [c for c in contenders if len(c.configurations) > 1]
-    records = desk.finish([run for c in several for run in selection_runs(problem, c, rules)])
+    """Runs the protocol while this process holds the locks."""
+    total = _count_epochs(data, contenders, settings)
+    scheduler = Scheduler(data, executor, folder, progress, settings.stack, total)
+    with_choice = [c for c in contenders if len(c.configurations) > 1]
+    records = scheduler.run([r for c in with_choice for r in selection_runs(data, c, settings)])
     runs: list[Run] = []
     for contender in contenders:
-        able = _without(problem, [name for name, model in desk.failed if model == contender.model])
-        chosen = dict.fromkeys(_places(able), contender.configurations[0])
+        failed = [target for target, model in scheduler.errors if model == contender.model]
+        sound = replace(data, targets={k: v for k, v in data.targets.items() if k not in failed})
+        selected = dict.fromkeys(sound.places, contender.configurations[0])
         if len(contender.configurations) > 1:
-            chosen = choose(able, contender, records)
-        runs += final_runs(problem, contender.model, chosen, rules)
-    final = desk.finish(runs)
-    if desk.failed:
-        sentences = [s for found in desk.failed.values() for s in found]
-        whole = [r for r in final if (r.run.dataset, r.run.model) not in desk.failed]
-        raise Failed(f"{problem.name}: {'; '.join(sentences)}", whole)
-    desk.sweep([contender.model for contender in contenders])
+            selected = select(sound, contender, records)
+        runs += final_runs(data, contender.model, selected, settings)
+    final = scheduler.run(runs)
+    if scheduler.errors:
+        sentences = [s for errors in scheduler.errors.values() for s in errors]
+        sound = [r for r in final if (r.run.dataset, r.run.model) not in scheduler.errors]
+        raise EvaluationError(f"{data.name}: {'; '.join(sentences)}", sound)
+    scheduler.remove_checkpoints([contender.model for contender in contenders])
     return final
 
 
-def _check_able(contender: Contender, problem: Problem) -> None:
-    """Raises ValueError if a system is of no use for the kind of problem."""
-    system = find_system(contender.model)
-    if isinstance(system, Kernel) and problem.kind != "classification":
+def _check_kind(contender: Contender, data: EvaluationData) -> None:
+    """Raises ValueError if a system does not support the kind of task."""
+    if isinstance(find_system(contender.model), Kernel) and data.kind != "classification":
         raise ValueError(
-            f"{contender.model} classifies, but {problem.name} is a {problem.kind}: leave it out"
+            f"{contender.model} classifies, but {data.name} is a {data.kind}: leave it out"
         )
 
 
-def _without(problem: Problem, questions: Sequence[str]) -> Problem:
-    """The problem without some of its questions."""
-    left = {name: q for name, q in problem.questions.items() if name not in questions}
-    return replace(problem, questions=left)
-
-
-def _places(problem: Problem) -> list[tuple[str, int]]:
-    """Every question in every fold."""
-    return [(question, k) for question in problem.questions for k in range(len(problem.splits))]
-
-
-def selection_runs(problem: Problem, contender: Contender, rules: Rules) -> list[Run]:
-    """One model for each configuration, for each question in each fold."""
-    folds, seed = len(problem.splits), RUNS * rules.seed
+def selection_runs(
+    data: EvaluationData, contender: Contender, settings: ProtocolSettings
+) -> list[Run]:
+    """One run for each configuration, target and fold."""
+    folds, seed = len(data.splits), SEEDS * settings.seed
     return [
-        Run(question, contender.model, "selection", fold, folds, configuration, seed)
+        Run(target, contender.model, "selection", fold, folds, configuration, seed)
         for configuration in contender.configurations
-        for question, fold in _places(problem)
+        for target, fold in data.places
     ]
 
 
-def choose(problem: Problem, contender: Contender, records: Iterable[Record]) -> Chosen:
-    """The configuration that did best on validation graphs, for each question in each fold.
+def select(data: EvaluationData, contender: Contender, records: Iterable[Record]) -> Selected:
+    """The best configuration on validation graphs, for each target and fold.
 
-    What decides is what decided between epochs: score or loss; the score where configurations
-    differ in that. Ties go to the other of the two, then to the configuration that is listed first.
+    Score or loss decides, whichever is the criterion of the configurations; the score if they
+    differ in it. The other one breaks ties, then the order of the configurations.
 
     Raises:
-        ValueError: a fold has not been tried with every configuration.
+        ValueError: some configuration has no record in a fold.
     """
     by_loss = all(c.get("criterion", "loss") == "loss" for c in contender.configurations)
-    order = {key_of(c): k for k, c in enumerate(contender.configurations)}
-    tried: dict[tuple[str, int], list[Record]] = {place: [] for place in _places(problem)}
+    order = {configuration_key(c): k for k, c in enumerate(contender.configurations)}
+    tried: dict[tuple[str, int], list[Record]] = {place: [] for place in data.places}
     for record in records:
         place = (record.run.dataset, record.run.fold)
         if record.run.model == contender.model and place in tried:
             tried[place].append(record)
-    chosen = {}
-    for (question, fold), found in tried.items():
-        if len(found) != len(contender.configurations):
+    selected = {}
+    for (target, fold), candidates in tried.items():
+        if len(candidates) != len(contender.configurations):
             raise ValueError(
-                f"{question}, {contender.model}: fold {fold} has records of {len(found)} of "
+                f"{target}, {contender.model}: fold {fold} has records of {len(candidates)} of "
                 f"{len(contender.configurations)} configurations"
             )
-        best = min(found, key=lambda r: (*_merit(r, by_loss), order[key_of(r.run.configuration)]))
-        chosen[question, fold] = contender.configurations[order[key_of(best.run.configuration)]]
-    return chosen
+        _, best = min(
+            (_rank(record, by_loss), order[configuration_key(record.run.configuration)])
+            for record in candidates
+        )
+        selected[target, fold] = contender.configurations[best]
+    return selected
 
 
-def final_runs(problem: Problem, model: str, chosen: Chosen, rules: Rules) -> list[Run]:
-    """The chosen configuration of each question in each fold, several times."""
-    kernel = isinstance(find_system(model), Kernel)
-    repeats = 1 if kernel else rules.final_runs  # a kernel gives the same every time
-    folds = len(problem.splits)
-    return [
-        Run(question, model, "final", fold, folds, configuration, RUNS * rules.seed + repeat)
-        for (question, fold), configuration in chosen.items()
-        for repeat in range(1, 1 + repeats)
-    ]
-
-
-def _merit(record: Record, by_loss: bool) -> tuple[float, float]:
-    """What to minimise: loss or score first; a run that diverged comes last."""
+def _rank(record: Record, by_loss: bool) -> tuple[float, float]:
+    """Loss and score as a key to minimise; a run that diverged comes last."""
     score = -record.validation_score if record.higher_is_better else record.validation_score
     loss, score = (math.inf if math.isnan(v) else v for v in (record.validation_loss, score))
     return (loss, score) if by_loss else (score, loss)
 
 
-def _size(problem: Problem, contenders: Sequence[Contender], rules: Rules) -> int:
-    """How many epochs of single models the whole comparison takes, at most."""
+def final_runs(
+    data: EvaluationData, model: str, selected: Selected, settings: ProtocolSettings
+) -> list[Run]:
+    """The runs of the selected configuration of each target and fold."""
+    kernel = isinstance(find_system(model), Kernel)
+    repeats = 1 if kernel else settings.final_runs  # a kernel is deterministic
+    folds, first = len(data.splits), SEEDS * settings.seed
+    return [
+        Run(target, model, "final", fold, folds, configuration, first + repeat)
+        for (target, fold), configuration in selected.items()
+        for repeat in range(1, 1 + repeats)
+    ]
+
+
+def _count_epochs(
+    data: EvaluationData, contenders: Sequence[Contender], settings: ProtocolSettings
+) -> int:
+    """Maximum number of epochs of the whole evaluation, summed over models."""
     total = 0
     for contender in contenders:
-        for k, configuration in enumerate(contender.configurations):
-            tries = len(contender.configurations) > 1
-            total += configuration.get("epochs", 1) * tries
-            if k == 0:
-                total += rules.final_runs * configuration.get("epochs", 1)
-    return max(total * len(_places(problem)), 1)
+        epochs = [c.get("epochs", 1) for c in contender.configurations]
+        total += settings.final_runs * epochs[0] + (sum(epochs) if len(epochs) > 1 else 0)
+    return max(total * len(data.places), 1)

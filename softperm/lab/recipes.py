@@ -1,4 +1,4 @@
-"""Recipes: a table of the paper as a file that says what is compared, on what, and how."""
+"""Recipes: TOML files that describe which systems are compared, on which datasets, and how."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ _HOMES = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one table compares.
+    """The description of one table.
 
     Attributes:
-        name: the file's name.
-        title: what the table shows.
-        datasets: names of the graphs.
-        models: names of the systems.
-        splits: ``folds`` for 10 outer folds with a selection split each, ``official`` for the
-            split that a dataset is published with, ``random`` for 80 / 10 / 10 %.
-        final_runs: how often the chosen configuration is trained and tested.
-        training: settings of every training; see ``TrainingConfig``. A list is a choice that
-            validation graphs make, in every grid that has none of its own.
-        settings: what all π-GNN networks share; see ``ModelConfig``.
-        grid: what is chosen for π-GNN on validation graphs: values by name.
-        variants: settings, of networks or of training, by the name of a variant: ``pi-gnn+NAME``
-            among the models is π-GNN with these instead of the others'.
-        targets: of a dataset with several, each learnt by a network of its own.
-        attributes: datasets whose continuous vertex attributes are left out or taken in.
-        edges: whether labels and attributes of edges are used, where there are such.
-        configurations: how many of a grid's combinations are tried at most, spread evenly over it;
-            None for all.
-        categories: ``one-hot`` labels, or learnt vectors for them: ``embedding``.
+        name: name of the file.
+        title: title of the table.
+        datasets: names of datasets.
+        models: names of systems.
+        splits: ``folds`` for 10 outer folds with a validation split each, ``official`` for the
+            published split of a dataset, ``random`` for 80 / 10 / 10 %.
+        final_runs: number of trainings and tests of the selected configuration.
+        training: settings of training; see ``TrainingConfig``. A list is a choice on validation
+            graphs, for every system whose own grid does not have the setting.
+        settings: settings of all π-GNN networks; see ``ModelConfig``.
+        grid: grid of π-GNN: values by name of a setting.
+        variants: settings of model or training by the name of a variant: ``pi-gnn+NAME`` among
+            the models is π-GNN with these settings.
+        targets: targets of a dataset with several; each has its own networks.
+        attributes: whether continuous vertex attributes are used, by dataset.
+        edges: whether labels and attributes of edges are used.
+        configurations: maximum number of grid points, spread evenly over the grid; None for all.
+        categories: ``one-hot`` labels, or ``embedding`` for learnt vectors.
     """
 
     name: str
@@ -77,14 +76,14 @@ class Recipe:
         if self.final_runs < 1:
             raise ValueError(f"final_runs must be at least 1; got {self.final_runs}")
 
-    def check(self, dataset: str) -> None:
-        """Raises ValueError unless the recipe holds this dataset."""
+    def check_dataset(self, dataset: str) -> None:
+        """Raises ValueError unless the recipe has this dataset."""
         if dataset not in self.datasets:
             known = ", ".join(self.datasets)
             raise ValueError(f"recipe {self.name} has no dataset {dataset}: {known}")
 
-    def changes(self, model: str) -> Mapping[str, Any]:
-        """What a model has instead of the recipe's settings: nothing, or those of its variant.
+    def variant_settings(self, model: str) -> Mapping[str, Any]:
+        """The settings of a model's variant; empty for a model without a variant.
 
         Raises:
             ValueError: the recipe has no such variant.
@@ -100,16 +99,16 @@ def _is_table(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:
+def grid_points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:
     """Every combination of a grid's values, the last name varying fastest.
 
     Args:
         grid: values by name.
-        most: how many to take at most, evenly spread; all by default.
+        most: maximum number of points, spread evenly; all by default.
 
-    >>> points({"P": [20, 30], "H": [32]})
+    >>> grid_points({"P": [20, 30], "H": [32]})
     [{'P': 20, 'H': 32}, {'P': 30, 'H': 32}]
-    >>> points({"P": [1, 2, 3, 4, 5]}, most=2)
+    >>> grid_points({"P": [1, 2, 3, 4, 5]}, most=2)
     [{'P': 1}, {'P': 5}]
     """
     every = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
@@ -121,16 +120,16 @@ def points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[d
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
+    """Names of the recipes of the package."""
     found = {path.stem for home in _HOMES for path in home.glob("*.toml")}
     return sorted(found - {"published"})
 
 
 def read_recipe(name: str) -> Recipe:
-    """A recipe by its name, or from a TOML file.
+    """Reads a recipe of the package by its name, or a TOML file.
 
     Raises:
-        ValueError: there is no such recipe, or it has keys that no recipe has.
+        ValueError: the recipe does not exist, or has unknown keys or values of a wrong type.
     """
     path = Path(name) if name.endswith(".toml") else _find(name)
     content = _read(path)
@@ -150,7 +149,7 @@ def read_recipe(name: str) -> Recipe:
 
 
 def _check_kinds(content: Mapping[str, Any]) -> None:
-    """Raises ValueError for a key whose value is of another kind than a recipe's."""
+    """Raises ValueError for a key whose value has a wrong type."""
     kinds = {
         "a list of names": ("datasets", "models", "targets"),
         "a table": ("training", "settings", "grid", "attributes"),
@@ -178,7 +177,7 @@ _IS = {
 
 @cache
 def published() -> dict[str, dict[str, dict[str, Any]]]:
-    """The paper's own numbers: recipe, then system, then dataset; [mean, deviation] or a figure."""
+    """The paper's numbers by recipe, system and dataset: [mean, deviation], or the mean alone."""
     return _read(_find("published"))
 
 
@@ -187,8 +186,8 @@ class Quoted:
     """A number of the paper.
 
     Attributes:
-        mean: as printed; None where the paper writes OOR.
-        std: as printed; None where it gives none.
+        mean: mean as printed; None where the paper prints OOR (out of resources).
+        std: standard deviation as printed; None where the paper has none.
     """
 
     mean: float | None
@@ -201,7 +200,7 @@ class Quoted:
 
 
 def quoted(dataset: str, model: str) -> Quoted | None:
-    """What the paper gives for a system on a dataset, if it does."""
+    """The paper's number for a system on a dataset; None if it has none."""
     for table in published().values():
         found = table.get(model, {}).get(dataset)
         if isinstance(found, list):

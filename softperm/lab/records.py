@@ -1,4 +1,4 @@
-"""Durable records of trainings: one for each, enough to make every table again."""
+"""Records: the result of each training, from which every table can be made again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import gzip
 import hashlib
 import json
 import math
+import os
 import platform
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
@@ -29,16 +30,16 @@ COLLECTED = "records.jsonl.gz"
 
 @dataclass(frozen=True)
 class Run:
-    """Which training a record is of.
+    """Identifies one training.
 
     Attributes:
-        dataset: name of the graphs.
+        dataset: name of the dataset, with the target if it has several.
         model: name of the system.
-        stage: ``selection`` to choose a configuration, ``final`` to be tested.
-        fold: number of the outer fold.
-        folds: how many outer folds there are.
-        configuration: hyper-parameters of model and training.
-        seed: of this training among others of the same fold and configuration.
+        stage: ``selection`` (selects a configuration) or ``final`` (is tested).
+        fold: number of the outer fold, from 0.
+        folds: number of outer folds.
+        configuration: settings of model and training.
+        seed: distinguishes trainings of the same fold and configuration.
     """
 
     dataset: str
@@ -51,7 +52,7 @@ class Run:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what numbers and times may depend on."""
+    """Versions of the software on which results may depend."""
     return {
         "softperm": __version__,
         "torch": torch.__version__,
@@ -61,14 +62,16 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a training cost and where; none of it changes the numbers it gave.
+    """Cost and place of a training.
 
     Attributes:
-        seconds: time of this training: that of its stack, divided by the models in it.
-        stacked: how many models were trained side by side.
-        memory: most bytes held, by the device's allocator or by the process; 0 if unknown.
-        device: what computed.
-        versions: of softperm, torch and Python.
+        seconds: time of the stack, divided by the number of its runs.
+        stacked: number of models in the stack.
+        memory: peak bytes during the training, of the device's allocator or of the process; 0 if
+            unknown.
+        device: name of the device.
+        versions: versions of softperm, torch and Python.
+        memory_shared_by: maximum number of jobs that ran at the same time and share this peak.
     """
 
     seconds: float
@@ -76,21 +79,22 @@ class Circumstances:
     memory: int
     device: str
     versions: Mapping[str, str] = field(default_factory=versions)
+    memory_shared_by: int = 1
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one training gave.
+    """The result of one training.
 
     Attributes:
         run: which training.
         fingerprint: SHA-256 of the graphs, targets and splits.
         metric: name of the score.
-        higher_is_better: its direction.
-        validation_loss: at the epoch that was kept.
-        validation_score: at the epoch that was kept.
-        test_score: at the epoch that was kept; None where the test graphs were not touched.
-        best_epoch: the epoch that was kept.
+        higher_is_better: direction of the score.
+        validation_loss: validation loss of the best epoch.
+        validation_score: validation score of the best epoch.
+        test_score: test score of the best epoch; None in the selection stage.
+        best_epoch: number of the best epoch; 0 for a kernel.
         curve: training loss, validation loss and validation score of each epoch.
         circumstances: cost and place.
     """
@@ -162,34 +166,84 @@ def collect_records(records: Iterable[Record], folder: Path) -> list[Record]:
 
 
 def device_name(device: torch.device) -> str:
-    """What a person would call a device."""
+    """The name of a device for people."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"{platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def peak_memory(device: torch.device) -> int:
-    """Most bytes held so far: by torch's allocator on a GPU, by the process on the CPU.
+@dataclass(eq=False)
+class Peak:
+    """Peak memory of one job.
 
-    Windows does not tell: 0.
+    Attributes:
+        bytes: peak of the device's allocator, or of the process on a CPU; 0 if unknown.
+        shared_by: maximum number of jobs at the same time.
     """
+
+    bytes: int = 0
+    shared_by: int = 1
+
+
+class PeakMemory:
+    """Measures the peak memory of jobs on a device; jobs may overlap in time.
+
+    Args:
+        device: where the jobs run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.active: list[Peak] = []
+
+    @contextmanager
+    def measure(self) -> Iterator[Peak]:
+        """Measures a job; the peak is complete after the block."""
+        self._update()
+        peak = Peak()
+        self.active.append(peak)
+        for each in self.active:
+            each.shared_by = max(each.shared_by, len(self.active))
+        try:
+            yield peak
+        finally:
+            self._update()
+            self.active.remove(peak)
+
+    def _update(self) -> None:
+        """Adds the peak since the last reset to all active jobs, and resets it."""
+        peak = _read_peak(self.device)
+        for each in self.active:
+            each.bytes = max(each.bytes, peak)
+        _reset_peak(self.device)
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):  # Linux only
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _read_peak(device: torch.device) -> int:
+    """Peak bytes since the last reset; 0 where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:") and os.access("/proc/self/clear_refs", os.W_OK):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _line(content: dict[str, Any]) -> bytes:
-    """JSON with NaN and infinities as null, which every reader takes."""
+    """JSON with null in place of NaN and infinities, which JSON does not have."""
     encode = partial(json.dumps, default=_fields, sort_keys=True, ensure_ascii=False)
     try:
         return encode(content, allow_nan=False).encode()
-    except ValueError:  # few records have any
+    except ValueError:  # some number is not finite
         return encode(_finite(json.loads(encode(content)))).encode()
 
 
@@ -237,18 +291,24 @@ def _read(line: bytes, where: str) -> Record:
 
 
 def _check_kinds(run: Run, circumstances: Circumstances, numbers: Mapping[str, Any]) -> None:
-    """Raises TypeError where a value is of another kind than a record's, as by hand it may be."""
+    """Raises TypeError if a value has a wrong type, as after an edit by hand."""
     score, curve = numbers["test_score"], numbers["curve"]
     sound = {
         "fold": type(run.fold) is type(run.folds) is int and 0 <= run.fold < run.folds,
-        "names": all(isinstance(v, str) for v in (run.dataset, run.model, numbers["metric"])),
+        "names": all(_is_name(v) for v in (run.dataset, run.model, numbers["metric"])),
         "configuration": isinstance(run.configuration, Mapping),
         "test_score": score is None or isinstance(score, Real),
         "curve": isinstance(curve, Mapping) and (not curve or set(curve) == set(CURVES)),
         "circumstances": isinstance(circumstances.seconds, Real)
         and isinstance(circumstances.memory, Real)
+        and type(circumstances.memory_shared_by) is int
         and isinstance(circumstances.versions, Mapping)
         and {"softperm", "torch"} <= set(circumstances.versions),
     }
     if odd := [name for name, holds in sound.items() if not holds]:
-        raise TypeError(f"{odd[0]} is not what a record has")
+        raise TypeError(f"{odd[0]} is not valid in a record")
+
+
+def _is_name(value: object) -> bool:
+    """Whether a value is a text that can be part of a file name."""
+    return isinstance(value, str) and not set(value) & {"/", "\0", os.sep}

@@ -1,4 +1,4 @@
-"""Records as tables beside the paper's numbers: Markdown, LaTeX, CSV, and one page of HTML."""
+"""Reports: tables with the paper's numbers as Markdown, LaTeX and CSV, and an HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from softperm.data.datasets.catalogue import known_names
 from softperm.files import write_atomically
-from softperm.lab.curves import curves, save_small_png
+from softperm.lab.figures import save_small_png, training_curves
 from softperm.lab.page import Page
 from softperm.lab.recipes import quoted
 from softperm.lab.records import Record
@@ -27,12 +27,12 @@ def write_report(
 
     Args:
         records: of any number of datasets and systems.
-        folder: where; made if missing.
-        title: of the page.
-        missing: sentences on what the tables lack.
+        folder: output folder; created if missing.
+        title: title of the report.
+        missing: sentences about systems that the tables leave out.
 
     Returns:
-        Where each form is: ``markdown``, ``latex``, ``csv``, ``html``.
+        The path of each form: ``markdown``, ``latex``, ``csv``, ``html``.
 
     Raises:
         ValueError: there are no records, or folds are missing.
@@ -48,18 +48,18 @@ def write_report(
     }
     for name, content in texts.values():
         write_atomically(folder / name, content.encode())
-    drawn = {dataset: curves(group) for dataset, group in _by_dataset(cells).items()}
+    drawn = {dataset: training_curves(group) for dataset, group in _by_dataset(cells).items()}
     for dataset, figure in drawn.items():
         if figure is not None:
             save_small_png(figure, folder / f"curves-{dataset}.png")
             figure.savefig(folder / f"curves-{dataset}.svg")
     _page(cells, drawn, title, missing).save(folder / "report.html")
-    made = {form: folder / name for form, (name, _) in texts.items()}
-    return {**made, "html": folder / "report.html"}
+    paths = {form: folder / name for form, (name, _) in texts.items()}
+    return {**paths, "html": folder / "report.html"}
 
 
 def in_order(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells by dataset, then by system, as the catalogue and the registry list them."""
+    """Cells in the order of the catalogue of datasets, then of the registry of systems."""
     return sorted(cells, key=_place)
 
 
@@ -75,7 +75,7 @@ def _rank(model: str) -> tuple[int, str]:
 
 
 def shown(cell: Cell) -> str:
-    """Mean ± standard deviation if there is one, in per cent where the score is a share."""
+    """Mean ± standard deviation, in per cent for accuracy and the like; the mean of one score."""
     if cell.factor == 100:
         mean, std = f"{100 * cell.mean:.1f}", f"{100 * cell.std:.1f}"
     else:
@@ -84,7 +84,7 @@ def shown(cell: Cell) -> str:
 
 
 def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
-    """The main table: a row for each system, one below it for the paper's number, if any."""
+    """The main table: a row for each system, followed by a row of the paper's numbers, if any."""
     datasets = list(dict.fromkeys(cell.dataset for cell in cells))
     at = {(cell.dataset, cell.model): cell for cell in cells}
     rows = []
@@ -102,8 +102,8 @@ def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
 
 
 def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
-    """One line for each cell: errors, the distance to the paper, cost and place."""
-    made = []
+    """A row for each cell: errors, difference from the paper, cost and device."""
+    rows = []
     for cell in cells:
         factor = cell.factor
         several = len(cell.scores) > 1
@@ -111,7 +111,7 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
         gap = ""
         if paper is not None and paper.mean is not None:
             gap = _signed(factor * cell.mean - paper.mean)
-        made.append(
+        rows.append(
             {
                 "dataset": cell.dataset,
                 "model": cell.title,
@@ -124,15 +124,21 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
                 "folds × runs": f"{cell.folds} × {cell.runs}",
                 "epochs": _epochs(cell),
                 "time": _duration(cell.seconds),
-                "memory": f"{cell.memory / 1e9:.2f} GB" if cell.memory else "unknown",
+                "memory": _memory(cell),
                 "device": ", ".join(cell.devices),
             }
         )
-    return made
+    return rows
+
+
+def _memory(cell: Cell) -> str:
+    """Peak memory; jobs that run at the same time share it."""
+    shared = f" ({cell.memory_shared_by} jobs)" if cell.memory_shared_by > 1 else ""
+    return f"{cell.memory / 1e9:.2f} GB{shared}" if cell.memory else "unknown"
 
 
 def _signed(difference: float) -> str:
-    """A difference with its sign; what is left of rounding is none."""
+    """A difference with its sign; rounding errors are 0."""
     return f"{round(difference, 9) + 0.0:+.3g}"
 
 
@@ -143,7 +149,7 @@ def _epochs(cell: Cell) -> str:
 
 
 def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """One mapping for each cell, for programs: scores as they are, shares between 0 and 1."""
+    """A mapping for each cell, for programs; accuracies are between 0 and 1."""
     return [
         {
             "dataset": cell.dataset,
@@ -163,22 +169,22 @@ def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def tests(cells: Sequence[Cell]) -> list[dict[str, str]]:
-    """One line for each pair of systems on the same folds."""
+    """A row for each pair of systems on the same folds."""
     return [
         {
             "dataset": t.dataset,
             "first": _title(t.first),
             "second": _title(t.second),
             "difference": _signed((100 if t.metric in PER_CENT else 1) * t.difference),
-            "p, corrected t": _chance(t.corrected_t),
-            "p, Wilcoxon": _chance(t.wilcoxon),
+            "p, corrected t": _p_value(t.corrected_t),
+            "p, Wilcoxon": _p_value(t.wilcoxon),
         }
         for t in paired_tests(cells)
     ]
 
 
-def _chance(p: float) -> str:
-    """A p-value with three places."""
+def _p_value(p: float) -> str:
+    """A p-value with three decimals."""
     return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
 
 
@@ -208,7 +214,7 @@ def latex(cells: Sequence[Cell]) -> str:
 
 
 def as_csv(cells: Sequence[Cell]) -> str:
-    """One line for each dataset, system and fold, with full precision."""
+    """A row for each dataset, system and fold, in full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["dataset", "model", "metric", "fold", "score", "runs", "source"])

@@ -92,8 +92,10 @@ def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:
     if "encoder" in fixed:
         grid["layers"] = (2, 3, 4)
     tables = ("classification", "ogb", "qm9")
-    alike = ("latent_scale",)  # only the first parameters know of it
-    return PiGNNSystem(name, title, tables, PiGNN, grid, stackable=True, alike=alike, fixed=fixed)
+    shape_free = ("latent_scale",)  # changes the initial parameters alone
+    return PiGNNSystem(
+        name, title, tables, PiGNN, grid, stackable=True, shape_free=shape_free, fixed=fixed
+    )
 
 
 PI_GNN = {

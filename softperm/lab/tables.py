@@ -1,4 +1,4 @@
-"""From records to numbers: means over folds, their errors, and paired tests between systems."""
+"""Statistics of records: means over folds, standard errors, paired tests between systems."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from softperm.lab.records import Record
 from softperm.lab.systems import Kernel, find_system
 
 PER_CENT = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
-"""Scores that are shares, as tables call them."""
+"""Titles of scores that tables show in per cent."""
 EXACT = 16
-"""Folds of which all signs are tried, at most."""
+"""Maximum number of folds for the exact Wilcoxon test."""
 
 
 class UnfinishedError(ValueError):
-    """Folds or runs of a system are still to come, or gave no score."""
+    """Folds or runs of a system are missing or have no score."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,19 @@ class Cell:
     """One system on one dataset.
 
     Attributes:
-        dataset: name of the graphs.
+        dataset: name of the dataset.
         model: name of the system.
         metric: name of the score.
-        higher_is_better: its direction.
-        scores: test score of each outer fold, the mean of its final runs; of each run where there
-            is one split only.
+        higher_is_better: direction of the score.
+        scores: mean test score of the final runs of each fold; with a single split, the test score
+            of each run.
         folds: number of outer folds.
-        runs: final runs in each fold.
-        seconds: spent on all trainings, those of the selection included.
-        memory: most bytes held.
-        devices: what computed.
-        records: the final ones.
+        runs: number of final runs in each fold.
+        seconds: time of all trainings, including selection.
+        memory: peak bytes.
+        memory_shared_by: maximum number of jobs that share the peak.
+        devices: names of the devices.
+        records: final records.
     """
 
     dataset: str
@@ -52,22 +53,23 @@ class Cell:
     runs: int
     seconds: float
     memory: int
+    memory_shared_by: int
     devices: tuple[str, ...]
     records: tuple[Record, ...]
 
     @property
     def title(self) -> str:
-        """The system as tables call it."""
+        """The system's name in tables."""
         return find_system(self.model).title
 
     @property
     def factor(self) -> int:
-        """From scores to the figures of tables: per cent where a score is a share."""
+        """Factor between scores and the numbers of tables: 100 for per cent."""
         return 100 if self.metric in PER_CENT else 1
 
     @property
     def metric_name(self) -> str:
-        """What those figures are, with their unit."""
+        """The score's name in tables, with its unit."""
         data, _, target = self.dataset.partition("-")
         unit = QM9_UNITS.get(target) if (data, self.metric) == ("QM9", "mae") else None
         return PER_CENT.get(self.metric, self.metric) + (f", {unit}" if unit else "")
@@ -79,12 +81,12 @@ class Cell:
 
     @property
     def std(self) -> float:
-        """Standard deviation over folds, as Errica et al. give it (divided by their number)."""
+        """Standard deviation over folds (divided by their number, as in Errica et al.)."""
         return float(np.std(self.scores))
 
     @property
     def error(self) -> float:
-        """Standard error of the mean: deviation over the root of the number of folds."""
+        """Standard error of the mean."""
         return self.std / math.sqrt(len(self.scores))
 
 
@@ -98,8 +100,8 @@ class PairedTest:
         first: a system.
         second: another one.
         difference: mean score of the first minus that of the second.
-        corrected_t: p-value of the t-test corrected for overlapping training sets (Nadeau and
-            Bengio, with the share of test graphs of the folds).
+        corrected_t: p-value of the t-test, corrected for overlapping training sets (Nadeau and
+            Bengio).
         wilcoxon: p-value of the signed-rank test.
     """
 
@@ -113,7 +115,7 @@ class PairedTest:
 
 
 def cells_of(records: Iterable[Record]) -> list[Cell]:
-    """The cells of a table, sorted by nothing but the order of first appearance.
+    """The cells of a table, in the order of the records.
 
     Raises:
         UnfinishedError: a fold is missing, or has another number of runs than the others.
@@ -123,31 +125,30 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
 
 
 def finished(
-    records: Iterable[Record], asked: Mapping[tuple[str, str], int] | None = None
+    records: Iterable[Record], final_runs: Mapping[tuple[str, str], int] | None = None
 ) -> tuple[list[Record], list[str]]:
-    """Records of the systems that are through with a dataset; a sentence for each other one.
+    """Records of finished pairs of dataset and system, and a sentence for each unfinished pair.
 
     Args:
-        records: of any number of datasets and systems.
-        asked: of a dataset and a system, how many final runs were asked for; those that are there
-            by default.
+        records: records of any datasets and systems.
+        final_runs: requested number of final runs of each pair; 1 by default.
     """
-    done, left = [], []
+    done, unfinished = [], []
     for pair, group in by_pair(records).items():
         try:
             cell = _cell(*pair, group)
-            wanted = (asked or {}).get(pair, 1)
-            if cell.runs < wanted and not isinstance(find_system(cell.model), Kernel):
-                runs = f"{cell.runs} of {wanted} final runs"
+            requested = (final_runs or {}).get(pair, 1)
+            if cell.runs < requested and not isinstance(find_system(cell.model), Kernel):
+                runs = f"{cell.runs} of {requested} final runs"
                 raise UnfinishedError(f"{', '.join(pair)}: there are {runs}; let it finish")
             done += group
-        except UnfinishedError as problem:
-            left.append(str(problem))
-    return done, left
+        except UnfinishedError as error:
+            unfinished.append(str(error))
+    return done, unfinished
 
 
 def by_pair(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
-    """The records of each dataset and system."""
+    """Groups records by dataset and system."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record.run.dataset, record.run.model), []).append(record)
@@ -155,24 +156,24 @@ def by_pair(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
 
 
 def paired_tests(cells: Sequence[Cell]) -> list[PairedTest]:
-    """Pairs of systems that share a dataset's folds; a variant only with what it varies."""
+    """Tests pairs of systems on the same folds; a variant is compared with its base alone."""
     present = {(_folds(cell), cell.model) for cell in cells}
-    made = []
+    tests = []
     for i, a in enumerate(cells):
         for b in cells[i + 1 :]:
             shared = a.folds > 1 and _folds(a) == _folds(b)
             if shared and _wanted(a, b, present) and _wanted(b, a, present):
-                made.append(_paired_test(a, b))
-    return made
+                tests.append(_paired_test(a, b))
+    return tests
 
 
 def _folds(cell: Cell) -> tuple[str, str, int]:
-    """On what a cell was measured: equal for cells that can be compared fold by fold."""
+    """Equal for cells that can be compared fold by fold."""
     return cell.dataset, cell.records[0].fingerprint, cell.folds
 
 
 def _wanted(a: Cell, b: Cell, present: Collection[tuple[tuple[str, str, int], str]]) -> bool:
-    """Whether b is what a is to be compared with: of sixteen variants few would read 120 pairs."""
+    """Whether b is compared with a: sixteen variants would give 120 pairs."""
     base = a.model.partition("+")[0]
     return base in (a.model, b.model) or (_folds(a), base) not in present
 
@@ -193,15 +194,15 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
     if missing := [fold for fold, found in by_fold.items() if not found]:
         raise UnfinishedError(f"{where}: folds {missing} of {folds} are missing; let it finish")
     for fold, found in by_fold.items():
-        made = {(json.dumps(dict(r.run.configuration), sort_keys=True)) for r in found}
-        if len(made) > 1 or len({r.run.seed for r in found}) < len(found):
+        configurations = {json.dumps(dict(r.run.configuration), sort_keys=True) for r in found}
+        if len(configurations) > 1 or len({r.run.seed for r in found}) < len(found):
             raise ValueError(
                 f"{where}: fold {fold} has final runs of several evaluations; report on one"
             )
     runs = len(by_fold[0])
     if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:
         raise UnfinishedError(f"{where}: folds {uneven} have another number of runs than fold 0")
-    scores = [[_tested(r, where) for r in found] for found in by_fold.values()]
+    scores = [[_test_score(r, where) for r in found] for found in by_fold.values()]
     return Cell(
         dataset=dataset,
         model=model,
@@ -212,12 +213,13 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
         runs=runs,
         seconds=sum(r.circumstances.seconds for r in group),
         memory=max(r.circumstances.memory for r in group),
+        memory_shared_by=max(r.circumstances.memory_shared_by for r in group),
         devices=tuple(sorted({r.circumstances.device for r in group})),
         records=tuple(final),
     )
 
 
-def _tested(record: Record, where: str) -> float:
+def _test_score(record: Record, where: str) -> float:
     if record.test_score is None or math.isnan(record.test_score):
         raise UnfinishedError(
             f"{where}: fold {record.run.fold}, run {record.run.seed} has no {record.metric}: it "
@@ -246,14 +248,14 @@ def _paired_test(a: Cell, b: Cell) -> PairedTest:
 
 
 def _wilcoxon(gaps: np.ndarray) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test over all signs that few gaps can have.
+    """Two-sided p-value of Wilcoxon's signed-rank test; exact for few folds, also with ties.
 
-    Gaps may be equal or zero (each zero is half a win and half a loss).
+    A gap of zero counts as half a win and half a loss.
     """
     if len(gaps) > EXACT:
         return float(np.asarray(stats.wilcoxon(gaps, zero_method="zsplit"))[1])
     ranks = stats.rankdata(abs(gaps))
-    sums = np.zeros(1)  # of the ranks of wins, for each choice of signs
+    sums = np.zeros(1)  # rank sums of all assignments of signs
     for rank in ranks[gaps != 0]:
         sums = np.concatenate([sums, sums + rank])
     won = ranks[gaps > 0].sum()

@@ -1,6 +1,7 @@
 """``evaluate``, ``study`` and ``distance``: from files to reports with one command."""
 
 import csv
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from samples import rings_and_cliques, run_command, write_json_lines
 
-from softperm.cli.evaluate import _posed, usual_abreast
-from softperm.lab.recipes import read_recipe
+from softperm.cli.evaluate import default_abreast
 from softperm.lab.records import find_records
+
+evaluate_command = importlib.import_module("softperm.cli.evaluate")
 
 
 def test_own_graphs_go_from_a_file_to_a_report(evaluated):
@@ -55,7 +57,7 @@ def test_graphs_of_one_class_leave_no_folder_behind(tmp_path):
 
 
 def test_stacks_take_turns_where_there_is_a_gpu():
-    assert [usual_abreast(device) for device in ("cpu", "cuda", "cuda:1")] == [1, 4, 4]
+    assert [default_abreast(device) for device in ("cpu", "cuda", "cuda:1")] == [1, 4, 4]
 
 
 def test_evaluate_gives_numbers_as_json(evaluated):
@@ -145,7 +147,7 @@ def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
     assert told.count("TINY: diffpool, folds [0]: ") == 1
 
 
-def test_datasets_are_loaded_in_their_turn_and_names_are_looked_at_first(monkeypatch):
+def test_datasets_are_loaded_in_their_turn_and_names_are_checked_first(monkeypatch, tmp_path):
     loaded = []
 
     def load(name, root, **options):
@@ -153,27 +155,31 @@ def test_datasets_are_loaded_in_their_turn_and_names_are_looked_at_first(monkeyp
         raise ValueError("not here")
 
     monkeypatch.setattr("softperm.data.datasets.load_dataset", load)
-    recipe = read_recipe("tu-table")
-    with pytest.raises(ValueError, match="no dataset NOPE"):
-        _posed(recipe, ("MUTAG", "NOPE"), None, 0)
+    command = ("evaluate", "--recipe", "tu-table", "--device", "cpu", "--out", tmp_path / "run")
+    done = run_command(*command, "--dataset", "MUTAG,NOPE")
+    assert "recipe tu-table has no dataset NOPE" in done.stderr
     assert loaded == []
-    problems = _posed(recipe, ("MUTAG", "DD"), None, 0)
-    assert loaded == []
-    assert next(problems) == "MUTAG: not here"
-    assert loaded == ["MUTAG"]
+    done = run_command(*command, "--dataset", "mutag,DD")
+    assert loaded == ["MUTAG", "DD"]
+    assert done.exit_code == 2
+    assert done.stderr.strip().splitlines()[-1].endswith("MUTAG: not here; DD: not here")
 
 
-def test_targets_are_chosen_among_the_recipes(monkeypatch, tmp_path):
+def test_targets_are_selected_among_the_recipes(monkeypatch, tmp_path):
     posed = []
 
-    def nothing(recipe, names, root, seed):
-        posed.append(recipe.targets)
-        return iter(())
+    def load(name, root, **options):
+        raise ValueError("not here")
 
-    monkeypatch.setattr("softperm.cli.evaluate._posed", nothing)
+    monkeypatch.setattr("softperm.data.datasets.load_dataset", load)
+    original = evaluate_command._loader
+    monkeypatch.setattr(
+        evaluate_command, "_loader", lambda *a: (posed.append(a[0].targets), original(*a))[1]
+    )
     command = ("evaluate", "--recipe", "qm9-table", "--models", "pi-gnn", "--out", tmp_path / "run")
-    assert run_command(*command, "--target", "alpha,u0").exit_code == 0
-    assert run_command(*command).exit_code == 0, "the folder is for all targets"
+    for arguments in (("--target", "alpha,u0"), ()):
+        done = run_command(*command, *arguments)
+        assert "QM9: not here" in done.stderr, "the folder is for all targets"
     assert posed[0] == ("alpha", "u0")
     assert len(posed[1]) == 12
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from samples import run_command
 
-from softperm.cli.claims import claim, final_runs, not_begun
+from softperm.cli.evaluation_folder import claim_folder, not_started, requested_final_runs
 from softperm.lab.records import read_records
 
 
@@ -98,9 +98,9 @@ def test_what_was_asked_for_and_has_not_begun_is_named(evaluated, tmp_path):
         file.unlink()
     done = run_command("report", part, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert "left out: pi-gnn: has not begun" in done.stderr.splitlines()
+    assert "left out: pi-gnn: not started" in done.stderr.splitlines()
     text = (tmp_path / "out" / "table.md").read_text()
-    assert "Not in the tables: pi-gnn: has not begun." in text
+    assert "Not in the tables: pi-gnn: not started." in text
 
 
 def test_datasets_that_have_not_begun_are_named(tmp_path):
@@ -108,16 +108,16 @@ def test_datasets_that_have_not_begun_are_named(tmp_path):
     records.mkdir()
     (records / "a.jsonl").touch()
     choices = {"recipe": {"final_runs": 3}}
-    claim(tmp_path, choices, ["pi-gnn", "gin"], ["QM9", "MUTAG"])
-    claim(tmp_path, choices, ["ecc"], ["NCI1"])
+    claim_folder(tmp_path, choices, ["pi-gnn", "gin"], ["QM9", "MUTAG"])
+    claim_folder(tmp_path, choices, ["ecc"], ["NCI1"])
     found = [("QM9-u0", "pi-gnn"), ("MUTAG", "gin"), ("MUTAG", "pi-gnn")]
-    assert not_begun(tmp_path, found) == ["QM9, gin: has not begun", "NCI1, ecc: has not begun"]
-    assert final_runs(tmp_path) == 3
+    assert not_started(tmp_path, found) == ["QM9, gin: not started", "NCI1, ecc: not started"]
+    assert requested_final_runs(tmp_path) == 3
     for odd in (None, {"models": None}, [["MUTAG"]]):
         (tmp_path / "evaluation.json").write_text(json.dumps({**choices, "asked": odd}))
         for what in (
-            lambda: claim(tmp_path, choices, ["gin"], []),
-            lambda: not_begun(tmp_path, []),
+            lambda: claim_folder(tmp_path, choices, ["gin"], []),
+            lambda: not_started(tmp_path, []),
         ):
             with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
                 what()
@@ -126,7 +126,7 @@ def test_datasets_that_have_not_begun_are_named(tmp_path):
 def test_what_many_ask_for_at_once_is_all_written_down(tmp_path):
     models = [f"model-{k}" for k in range(40)]
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda m: claim(tmp_path, {"seed": 0}, [m], ["MUTAG"]), models))
+        list(threads.map(lambda m: claim_folder(tmp_path, {"seed": 0}, [m], ["MUTAG"]), models))
     asked = json.loads((tmp_path / "evaluation.json").read_text())["asked"]
     assert sorted(asked) == sorted(["MUTAG", model] for model in models)
 
@@ -204,5 +204,8 @@ def test_how_many_runs_were_asked_for_is_not_guessed(evaluated, tmp_path):
     (copy / "evaluation.json").write_text("{")
     done = run_command("report", copy)
     assert done.exit_code == 2
-    assert "evaluation.json is damaged, so how many final runs were to be made" in done.stderr
+    assert (
+        "evaluation.json is damaged, so the requested number of final runs is unknown"
+        in done.stderr
+    )
     assert run_command("report", copy / "records", "--out", tmp_path / "out").exit_code == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from softperm.lab.studies.measures import fidelity, vector_distances
+from softperm.lab.studies.synthetic import fidelity, vector_distances
 
 RNG = np.random.default_rng(0)
 POINTS = RNG.normal(size=(30, 4))

@@ -5,7 +5,7 @@ import torch
 from samples import collect, plain_graph, random_graph
 
 from softperm.lab.studies import runtime
-from softperm.lab.studies.naive import PaddedPiGNN, pad
+from softperm.lab.studies.runtime import PaddedPiGNN, pad
 from softperm.nn.model import ModelConfig, build
 
 SIZES = [3, 7, 9, 1, 5]

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lab.problems import (
+from lab.evaluations import (
+    DATA,
     FOLDS,
     PLACES,
-    PROBLEM,
-    RULES,
+    PROTOCOL,
     TRAINING,
     Forbidden,
     contender,
@@ -17,12 +17,13 @@ from lab.problems import (
     final_jobs,
     regression,
     selection_jobs,
+    train,
 )
 
 from softperm.lab import jobs
-from softperm.lab.engines import LocalEngine
-from softperm.lab.protocol import Contender, Failed, choose, evaluate
+from softperm.lab.protocol import Contender, EvaluationError, evaluate, select
 from softperm.lab.records import find_records
+from softperm.lab.scheduler import LocalExecutor
 from softperm.lab.tables import cells_of
 
 
@@ -49,10 +50,10 @@ def test_test_graphs_reach_neither_training_nor_selection(tmp_path, monkeypatch)
         return real(models, tasks, graphs, y, train, validation, *rest, **options)
 
     monkeypatch.setattr(jobs, "Stack", watched)
-    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
-    for train, validation in seen:
-        for t, v in zip(train, validation, strict=True):
-            owners = [s for s in PROBLEM.splits if torch.equal(s.train, t)]
+    evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
+    for trained, validation in seen:
+        for t, v in zip(trained, validation, strict=True):
+            owners = [s for s in DATA.splits if torch.equal(s.train, t)]
             assert len(owners) == 1
             assert torch.equal(owners[0].validation, v)
             assert not set(owners[0].test.tolist()) & set(torch.cat([t, v]).tolist())
@@ -60,19 +61,19 @@ def test_test_graphs_reach_neither_training_nor_selection(tmp_path, monkeypatch)
 
 def test_the_same_seed_gives_the_same_records_bit_for_bit(finished, tmp_path):
     records, folder = finished
-    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    again = evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     assert [r.digest for r in again] == [r.digest for r in records]
     assert digests(find_records(tmp_path)) == digests(find_records(folder))
 
 
 def test_another_seed_gives_other_numbers(finished, tmp_path):
     records, _ = finished
-    other = evaluate(PROBLEM, [contender()], replace(RULES, seed=7), LocalEngine(), tmp_path)
+    other = evaluate(DATA, [contender()], replace(PROTOCOL, seed=7), LocalExecutor(), tmp_path)
     assert not digests(other) & digests(records)
 
 
 def test_a_single_configuration_needs_no_selection(tmp_path):
-    evaluate(PROBLEM, [contender(sizes=(3,))], RULES, LocalEngine(), tmp_path)
+    evaluate(DATA, [contender(sizes=(3,))], PROTOCOL, LocalExecutor(), tmp_path)
     assert {r.run.stage for r in find_records(tmp_path)} == {"final"}
 
 
@@ -88,9 +89,9 @@ def test_validation_decides_by_score_then_loss_then_order(curve, finished):
             settings = {**TRAINING, "latent_vertices": size, "criterion": criterion}
             run = replace(first.run, configuration=settings, fold=0)
             made.append(replace(first, run=run, validation_score=score, validation_loss=loss))
-        one_fold = replace(PROBLEM, splits=PROBLEM.splits[:1])
+        one_fold = replace(DATA, splits=DATA.splits[:1])
         listed = Contender("pi-gnn", tuple(r.run.configuration for r in made))
-        return choose(one_fold, listed, reversed(made))["rings", 0]["latent_vertices"]
+        return select(one_fold, listed, reversed(made))["rings", 0]["latent_vertices"]
 
     assert chosen((0.8, 9.0), (0.7, 0.1)) == 3
     assert chosen((0.7, 0.1), (0.8, 9.0)) == 4
@@ -113,17 +114,17 @@ def test_a_configuration_that_diverged_is_never_chosen(finished):
                 validation_score=0.9 if criterion == "loss" else math.nan,
             ),
         ]
-        one_fold = replace(PROBLEM, splits=PROBLEM.splits[:1])
-        assert choose(one_fold, Contender("pi-gnn", (bad, good)), made)["rings", 0] == good
+        one_fold = replace(DATA, splits=DATA.splits[:1])
+        assert select(one_fold, Contender("pi-gnn", (bad, good)), made)["rings", 0] == good
 
 
 def test_seeds_of_two_evaluations_do_not_meet():
     chosen = {("rings", fold): contender().configurations[0] for fold in range(FOLDS)}
     seeds = []
     for seed in (0, 1):
-        rules = replace(RULES, seed=seed)
-        made = [*selection_jobs(PROBLEM, contender(sizes=(3,)), rules)]
-        made += final_jobs(PROBLEM, "pi-gnn", chosen, rules)
+        rules = replace(PROTOCOL, seed=seed)
+        made = [*selection_jobs(DATA, contender(sizes=(3,)), rules)]
+        made += final_jobs(DATA, "pi-gnn", chosen, rules)
         seeds += [jobs.seed_of(run) for job in made for run in job.runs]
     assert len(set(seeds)) == len(seeds)
 
@@ -132,19 +133,19 @@ def test_a_fold_without_all_configurations_is_named(finished):
     _, folder = finished
     some = [r for r in find_records(folder) if r.run.stage == "selection" and r.run.fold != 1]
     with pytest.raises(ValueError, match="fold 1 has records of 0 of 2 configurations"):
-        choose(PROBLEM, contender(), some)
+        select(DATA, contender(), some)
 
 
 def test_targets_are_trained_side_by_side_and_give_what_each_gives_alone(tmp_path):
     both = regression("vertices", "edges")
-    made = selection_jobs(both, contender(), RULES)
+    made = selection_jobs(both, contender(), PROTOCOL)
     assert [len(job.runs) for job in made] == [2 * FOLDS] * 2
     assert len({job.name for job in made}) == 2
-    together = evaluate(both, [contender()], RULES, LocalEngine(), tmp_path / "both")
+    together = evaluate(both, [contender()], PROTOCOL, LocalExecutor(), tmp_path / "both")
     assert {cell.dataset for cell in cells_of(together)} == {"rings-vertices", "rings-edges"}
     for name in ("vertices", "edges"):
         one = regression(name)
-        alone = evaluate(one, [contender()], RULES, LocalEngine(), tmp_path / name)
+        alone = evaluate(one, [contender()], PROTOCOL, LocalExecutor(), tmp_path / name)
         mine = [r for r in together if r.run.dataset == f"rings-{name}"]
         assert [r.run for r in mine] == [r.run for r in alone]
         for a, b in zip(mine, alone, strict=True):
@@ -155,10 +156,10 @@ def test_targets_are_trained_side_by_side_and_give_what_each_gives_alone(tmp_pat
 
 def test_a_target_that_cannot_be_learnt_is_named_and_the_others_go_through_everything(tmp_path):
     both = regression("vertices", "edges")
-    nothing = replace(both.questions["rings-edges"], y=both.questions["rings-edges"].y * math.nan)
-    bad = replace(both, questions={**both.questions, "rings-edges": nothing})
-    with pytest.raises(Failed, match=r"rings: rings-edges, pi-gnn, folds \[") as told:
-        evaluate(bad, [contender()], RULES, LocalEngine(), tmp_path)
+    nothing = replace(both.targets["rings-edges"], y=both.targets["rings-edges"].y * math.nan)
+    bad = replace(both, targets={**both.targets, "rings-edges": nothing})
+    with pytest.raises(EvaluationError, match=r"rings: rings-edges, pi-gnn, folds \[") as told:
+        evaluate(bad, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     assert "rings-vertices" not in str(told.value)
     (cell,) = cells_of(told.value.records)
     assert (cell.dataset, len(cell.scores)) == ("rings-vertices", FOLDS)
@@ -167,8 +168,10 @@ def test_a_target_that_cannot_be_learnt_is_named_and_the_others_go_through_every
 def test_a_system_that_fails_is_named_at_the_end_and_the_others_go_through_everything(tmp_path):
     bad = contender()
     bad = Contender("pi-gnn", tuple({**c, "encoder": "none such"} for c in bad.configurations))
-    with pytest.raises(Failed, match=r"pi-gnn, folds \[0, 1, 2\]: encoder must be one of") as told:
-        evaluate(PROBLEM, [bad, contender("pi-gnn-d")], RULES, LocalEngine(), tmp_path)
+    with pytest.raises(
+        EvaluationError, match=r"pi-gnn, folds \[0, 1, 2\]: encoder must be one of"
+    ) as told:
+        evaluate(DATA, [bad, contender("pi-gnn-d")], PROTOCOL, LocalExecutor(), tmp_path)
     assert {r.run.model for r in find_records(tmp_path)} == {"pi-gnn-d"}
     assert {r.run.model for r in told.value.records} == {"pi-gnn-d"}
     assert len(cells_of(told.value.records)[0].scores) == FOLDS, "selection did not stop there"
@@ -178,13 +181,13 @@ def test_a_kernel_is_refused_on_a_regression_before_anything_is_trained(tmp_path
     numbers = regression("vertices")
     kernel = Contender("wl-kernel", ({"iterations": 1, "C": 1.0},))
     with pytest.raises(ValueError, match="wl-kernel classifies, but rings is a regression"):
-        evaluate(numbers, [contender(), kernel], RULES, Forbidden(), tmp_path)
+        evaluate(numbers, [contender(), kernel], PROTOCOL, Forbidden(), tmp_path)
     assert not list(find_records(tmp_path))
 
 
 def test_time_before_an_interruption_counts(monkeypatch):
     (one,) = contender(sizes=(3,)).configurations
-    (job,) = final_jobs(PROBLEM, "pi-gnn", dict.fromkeys(PLACES, one), RULES)
+    (job,) = final_jobs(DATA, "pi-gnn", dict.fromkeys(PLACES, one), PROTOCOL)
     results = jobs.Stack.results
 
     def resumed(stack):
@@ -194,7 +197,5 @@ def test_time_before_an_interruption_counts(monkeypatch):
 
     monkeypatch.setattr(jobs.Stack, "results", resumed)
     epochs = len(job.runs) * one["epochs"]
-    spent = sum(
-        record.circumstances.seconds for record in jobs.ended(jobs.working(job, PROBLEM, "cpu"))
-    )
+    spent = sum(record.circumstances.seconds for record in train(job))
     assert spent == pytest.approx(60.0 * epochs)

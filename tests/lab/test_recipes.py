@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from softperm.data.datasets.catalogue import PAPER
-from softperm.lab.protocol import contender_of
-from softperm.lab.recipes import points, published, read_recipe, recipe_names
+from softperm.lab.protocol import make_contender
+from softperm.lab.recipes import grid_points, published, read_recipe, recipe_names
 from softperm.lab.systems import find_system
 
 
@@ -38,7 +38,7 @@ def test_recipes_name_systems_that_exist(name):
 def test_what_a_variant_cannot_be_is_said_before_anything_is_trained(model, changes, sentence):
     recipe = replace(read_recipe("tu-table"), variants={"odd": changes})
     with pytest.raises(ValueError, match=sentence):
-        contender_of(recipe, f"{model}+odd")
+        make_contender(recipe, f"{model}+odd")
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -47,20 +47,20 @@ def test_every_variant_is_trained_by_what_it_says_and_stands_in_the_table(name):
     named = {model.partition("+")[2] for model in recipe.models} - {""}
     assert named == set(recipe.variants)
     for model in recipe.models:
-        for configuration in contender_of(recipe, model).configurations:
-            assert configuration.items() >= recipe.changes(model).items()
+        for configuration in make_contender(recipe, model).configurations:
+            assert configuration.items() >= recipe.variant_settings(model).items()
 
 
 def test_a_variant_differs_in_nothing_else():
     recipe = read_recipe("ablations")
     (base,), (other,) = (
-        contender_of(replace(recipe, configurations=1), model).configurations
+        make_contender(replace(recipe, configurations=1), model).configurations
         for model in ("pi-gnn", "pi-gnn+by-loss")
     )
     assert {**base, "criterion": "loss"} == other
     assert find_system("pi-gnn+by-loss").title == "π-GNN, by-loss"
     with pytest.raises(ValueError, match="recipe tu-table has no variant 'softmax': there are"):
-        contender_of(read_recipe("tu-table"), "pi-gnn+softmax")
+        make_contender(read_recipe("tu-table"), "pi-gnn+softmax")
     with pytest.raises(ValueError, match="no system is called gnn: there are pi-gnn,"):
         find_system("gnn+softmax")
 
@@ -68,10 +68,10 @@ def test_a_variant_differs_in_nothing_else():
 def test_the_classification_tables_have_the_papers_datasets_and_grid():
     recipe = read_recipe("tu-table")
     assert recipe.datasets == PAPER
-    assert points(recipe.grid) == [
+    assert grid_points(recipe.grid) == [
         {"latent_vertices": p, "hidden": h} for p in (20, 30) for h in (32, 64)
     ]
-    assert len(points(read_recipe("mpnn-table").grid)) == 12
+    assert len(grid_points(read_recipe("mpnn-table").grid)) == 12
 
 
 def test_every_number_of_the_papers_tables_is_published():
@@ -130,7 +130,7 @@ def test_unknown_names_list_the_known_ones():
     with pytest.raises(ValueError, match=r"no system is called none.*pi-gnn"):
         find_system("none")
     with pytest.raises(ValueError, match="has no dataset IMDB"):
-        read_recipe("tu-table").check("IMDB")
+        read_recipe("tu-table").check_dataset("IMDB")
 
 
 def test_recipes_travel_with_the_package():
@@ -160,7 +160,7 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
         },
     }
     for model, grid in grids.items():
-        found = contender_of(recipe, model).configurations
+        found = make_contender(recipe, model).configurations
         values = {name: {c[name] for c in found} for name in found[0]}
         assert values == {
             **grid, "epochs": {1000}, "patience": {500}, "criterion": {"late-score", "loss"}
@@ -183,15 +183,15 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
     ],
 )
 def test_a_contender_has_the_configurations_of_recipe_or_system(recipe, model, count):
-    found = contender_of(read_recipe(recipe), model).configurations
+    found = make_contender(read_recipe(recipe), model).configurations
     assert len(found) == len({str(sorted(c.items())) for c in found}) == count
     assert all(c["epochs"] == read_recipe(recipe).training["epochs"] for c in found)
 
 
 def test_message_passing_has_the_papers_layers_where_a_recipe_names_none():
-    found = contender_of(read_recipe("tu-table"), "pi-gnn-gin").configurations
+    found = make_contender(read_recipe("tu-table"), "pi-gnn-gin").configurations
     assert {c["layers"] for c in found} == {2, 3, 4}
-    linear = contender_of(read_recipe("mpnn-table"), "pi-gnn").configurations
+    linear = make_contender(read_recipe("mpnn-table"), "pi-gnn").configurations
     assert not any("layers" in c for c in linear)
 
 

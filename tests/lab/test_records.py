@@ -2,17 +2,17 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from lab.test_tables import record
 
 from softperm.lab.records import (
+    PeakMemory,
     collect_records,
     find_records,
-    peak_memory,
     read_records,
     write_records,
 )
@@ -30,10 +30,47 @@ def test_numbers_that_are_not_defined_become_null_and_come_back(tmp_path):
     assert math.isnan(read_records(tmp_path / "a.jsonl")[0].validation_loss)
 
 
+def test_the_peak_memory_of_a_job_is_its_own():
+    """Not that of an earlier job, nor of a later one."""
+    memory = PeakMemory(torch.device("cpu"))
+    with memory.measure() as large:
+        block = torch.ones(2**27, dtype=torch.uint8)
+    del block
+    with memory.measure() as small:
+        pass
+    if large.bytes == 0:
+        pytest.skip("this system does not tell the peak memory of a process")
+    assert large.bytes - small.bytes > 2**26
+    assert (large.shared_by, small.shared_by) == (1, 1)
+
+
+def test_jobs_that_overlap_share_their_peak():
+    memory = PeakMemory(torch.device("cpu"))
+    with memory.measure() as first:
+        block = torch.ones(2**27, dtype=torch.uint8)
+        with memory.measure() as second:
+            del block
+    assert first.bytes >= second.bytes
+    assert (first.shared_by, second.shared_by) == (2, 2)
+
+
 def test_where_the_system_does_not_tell_memory_is_unknown(monkeypatch):
-    assert peak_memory(torch.device("cpu")) > 10**7
-    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
-    assert peak_memory(torch.device("cpu")) == 0
+    def missing(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)  # as on Windows
+    monkeypatch.setattr(Path, "write_text", missing)
+    with PeakMemory(torch.device("cpu")).measure() as peak:
+        pass
+    assert peak.bytes == 0
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "a\0"])
+def test_a_name_that_would_leave_the_folder_is_refused(name, tmp_path):
+    bad = record(0, 0, 0.5)
+    write_records(tmp_path / "a.jsonl", [replace(bad, run=replace(bad.run, dataset=name))])
+    with pytest.raises(ValueError, match="names is not valid in a record"):
+        read_records(tmp_path / "a.jsonl")
 
 
 def test_the_digest_sees_numbers_and_not_circumstances():

@@ -10,7 +10,7 @@ from lab.test_tables import OTHER, SCORES, record, table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from softperm.lab import report
-from softperm.lab.curves import curves
+from softperm.lab.figures import training_curves
 from softperm.lab.recipes import quoted
 from softperm.lab.report import details, latex, markdown, shown, write_report
 from softperm.lab.tables import cells_of
@@ -151,7 +151,7 @@ def test_curves_of_many_systems_leave_room_for_their_names(systems):
     curve = {"validation_loss": [1.0, 0.9, 0.8], "validation_score": [0.5, 0.6, math.nan]}
     names = [f"pi-gnn+a-name-as-long-as-{k}" for k in range(systems)]
     records = [replace(r, curve=curve) for name in names for r in table(SCORES, name)]
-    figure = curves(cells_of(records))
+    figure = training_curves(cells_of(records))
     assert figure is not None
     FigureCanvasAgg(figure).draw()
     legend = figure.legends[0] if figure.legends else figure.axes[1].get_legend()
@@ -168,7 +168,7 @@ def test_curves_of_many_systems_leave_room_for_their_names(systems):
 
 def test_losses_that_are_never_defined_leave_the_scores_curve():
     curve = {"validation_loss": [math.nan] * 2, "validation_score": [0.5, 0.6]}
-    figure = curves(cells_of([replace(r, curve=curve) for r in table(SCORES)]))
+    figure = training_curves(cells_of([replace(r, curve=curve) for r in table(SCORES)]))
     assert figure is not None
     assert [len(axis.get_lines()[0].get_xdata()) for axis in figure.axes] == [0, 2]
 
@@ -178,7 +178,7 @@ def test_runs_that_stopped_early_count_in_curves_as_long_as_they_lasted():
     long = {"validation_loss": [3.0, 4.0, 5.0, 6.0], "validation_score": [0.5] * 4}
     first, *others = table(SCORES)
     records = [replace(first, curve=short), *(replace(r, curve=long) for r in others)]
-    figure = curves(cells_of(records))
+    figure = training_curves(cells_of(records))
     assert figure is not None
     (line,) = figure.axes[0].get_lines()
     share = 1 / len(records)
@@ -191,7 +191,7 @@ def test_errors_that_fall_by_orders_of_magnitude_are_drawn_on_a_logarithmic_axis
     curve = {"validation_loss": [0.3, 0.2], "validation_score": [1.0, last]}
     made = [replace(r, curve=curve, metric="mae") for r in table(SCORES)]
     made = [replace(r, run=replace(r.run, dataset="QM9-u0")) for r in made]
-    figure = curves(cells_of(made))
+    figure = training_curves(cells_of(made))
     assert figure is not None
     loss, error = figure.axes
     assert (loss.get_yscale(), error.get_yscale()) == ("linear", scale)
@@ -200,7 +200,7 @@ def test_errors_that_fall_by_orders_of_magnitude_are_drawn_on_a_logarithmic_axis
 
 def test_shares_are_drawn_in_per_cent():
     curve = {"validation_loss": [0.3, 0.2], "validation_score": [0.5, 0.75]}
-    figure = curves(cells_of([replace(r, curve=curve) for r in table(SCORES)]))
+    figure = training_curves(cells_of([replace(r, curve=curve) for r in table(SCORES)]))
     assert figure is not None
     assert figure.axes[1].get_ylabel() == "validation accuracy, %"
     np.testing.assert_allclose(np.asarray(figure.axes[1].get_lines()[0].get_ydata()), [50, 75])

@@ -5,16 +5,15 @@ from dataclasses import replace
 import networkx as nx
 import pytest
 import torch
-from lab.problems import SMALL, TRAINING
+from lab.evaluations import SMALL, TRAINING
 from samples import collect
 
 from softperm.data.datasets import load_dataset
 from softperm.lab.baselines import DataShape
-from softperm.lab.baselines.inputs import with_positions
-from softperm.lab.engines import LocalEngine
-from softperm.lab.problem import own_problem, problem_of
-from softperm.lab.protocol import Contender, Rules, evaluate
+from softperm.lab.evaluation_data import from_dataset, from_graphs, with_positions
+from softperm.lab.protocol import Contender, ProtocolSettings, evaluate
 from softperm.lab.recipes import read_recipe
+from softperm.lab.scheduler import LocalExecutor
 from softperm.lab.systems import PI_GNN, find_system
 
 LABELLED = []
@@ -56,12 +55,12 @@ def test_own_graphs_are_read_and_divided_as_a_recipe_says():
 
     def posed(**changes):
         recipe = replace(read_recipe("own"), **changes)
-        return own_problem(recipe, "mine", graphs, y, "classification", seed=0, folds=3)
+        return from_graphs(recipe, "mine", graphs, y, "classification", seed=0, folds=3)
 
     assert posed().graphs.edge_label is not None
     assert posed(edges=False).graphs.edge_label is None
     assert (len(posed().splits), len(posed(splits="random").splits)) == (3, 1)
-    prints = {posed(**c).questions["mine"].fingerprint for c in ({}, {"edges": False})}
+    prints = {posed(**c).targets["mine"].fingerprint for c in ({}, {"edges": False})}
     assert len(prints) == 2
     with pytest.raises(ValueError, match="is for datasets that are published with a split"):
         posed(splits="official")
@@ -70,12 +69,12 @@ def test_own_graphs_are_read_and_divided_as_a_recipe_says():
 def test_embedded_labels_go_through_the_whole_protocol(tmp_path):
     recipe = replace(read_recipe("own"), categories="embedding")
     graphs, y = collect(LABELLED), torch.arange(20) % 2
-    problem = own_problem(recipe, "labelled", graphs, y, "classification", seed=0, folds=3)
-    assert problem.graphs.codes
+    data = from_graphs(recipe, "labelled", graphs, y, "classification", seed=0, folds=3)
+    assert data.graphs.codes
     contender = Contender("pi-gnn", ({**TRAINING, **SETTINGS, "embedding_size": 5},))
-    records = evaluate(problem, [contender], Rules(final_runs=1), LocalEngine(), tmp_path)
+    records = evaluate(data, [contender], ProtocolSettings(final_runs=1), LocalExecutor(), tmp_path)
     assert len(records) == 3
-    shape = DataShape.of(problem.graphs, 2)
+    shape = DataShape.of(data.graphs, 2)
     config = find_system("pi-gnn").build(shape, SETTINGS, 0).config
     assert (config.label_sizes, config.edge_label_sizes) == ((3,), (2,))
 
@@ -83,16 +82,16 @@ def test_embedded_labels_go_through_the_whole_protocol(tmp_path):
 def test_systems_that_read_distances_get_the_positions_of_a_dataset(data_root):
     dataset = load_dataset("QM9", data_root)
     recipe = read_recipe("qm9-table")
-    first = problem_of(replace(recipe, targets=("u0",)), dataset, seed=0)
+    first = from_dataset(replace(recipe, targets=("u0",)), dataset, seed=0)
     assert DataShape.of(first.graphs, 1, first.splits[0].train[:100]).positions
     batch = first.graphs.batch(torch.tensor([5, 3]))
     ptr = dataset.collection.ptr
     own = torch.cat([dataset.position[ptr[i] : ptr[i + 1]] for i in (5, 3)])
     assert torch.equal(batch.pos, own)
     bare = replace(dataset, position=None)
-    without = problem_of(replace(recipe, targets=("u0",)), bare, seed=0)
+    without = from_dataset(replace(recipe, targets=("u0",)), bare, seed=0)
     assert not hasattr(without.graphs, "position")
-    prints = [problem.questions["QM9-u0"].fingerprint for problem in (first, without)]
+    prints = [data.targets["QM9-u0"].fingerprint for data in (first, without)]
     assert prints[0] != prints[1], "records of the two are never mixed"
 
 

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.aggr import SortAggregation
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.aggregate import degree, sum_neighbours
-from softperm.lab.baselines.inputs import vertex_features
-from softperm.lab.baselines.layers import Dropout
+from softperm.lab.baselines.layers import Dropout, degree, sum_neighbours, vertex_features
 from softperm.ops.ragged import owners
 
 

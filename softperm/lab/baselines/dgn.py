@@ -9,10 +9,9 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.aggregate import degree
-from softperm.lab.baselines.inputs import edge_features
+from softperm.lab.baselines.layers import degree, edge_features
 from softperm.lab.baselines.molecular import Molecular, narrowing_head
-from softperm.lab.baselines.shape import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 from softperm.ops.ragged import owners
 
 

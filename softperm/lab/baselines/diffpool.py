@@ -15,9 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.aggregate import max_readout, mean_neighbours
-from softperm.lab.baselines.inputs import vertex_features
-from softperm.lab.baselines.shape import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.layers import max_readout, mean_neighbours, vertex_features
+from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 from softperm.nn.alignment import align_adjacency
 from softperm.ops.normalisation import VertexBatchNorm
 from softperm.ops.ragged import pool

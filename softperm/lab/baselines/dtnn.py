@@ -9,10 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.aggregate import sum_readout
-from softperm.lab.baselines.inputs import vertex_features
+from softperm.lab.baselines.layers import sum_readout, vertex_features
 from softperm.lab.baselines.pairs import Pairs, all_pairs, bond_distance, count_pairs
-from softperm.lab.baselines.shape import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 
 Distance = Callable[[GraphBatch, Pairs], Float[Tensor, " K"]]
 """How far apart the vertices of each pair are."""

@@ -7,10 +7,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.aggregate import degree, mean_readout
-from softperm.lab.baselines.edge_conditioned import edge_conditioned_sum
-from softperm.lab.baselines.inputs import edge_features, vertex_features
-from softperm.lab.baselines.layers import Dropout
+from softperm.lab.baselines.layers import (
+    Dropout,
+    degree,
+    edge_conditioned_sum,
+    edge_features,
+    mean_readout,
+    vertex_features,
+)
 from softperm.ops.normalisation import VertexBatchNorm
 
 

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.lab.baselines.aggregate import degree, sum_neighbours
-from softperm.lab.baselines.layered import Layered
+from softperm.lab.baselines.layers import Layered, degree, sum_neighbours
 from softperm.ops.linear import Linear
 
 

@@ -10,9 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.aggregate import sum_neighbours, sum_readout
-from softperm.lab.baselines.inputs import vertex_features
-from softperm.lab.baselines.layers import Dropout, VertexMLP
+from softperm.lab.baselines.layers import (
+    Dropout,
+    VertexMLP,
+    sum_neighbours,
+    sum_readout,
+    vertex_features,
+)
 from softperm.ops.linear import Linear
 
 

@@ -1,16 +1,117 @@
-"""Small modules that several systems share."""
+"""What the networks share: their inputs, aggregation, readout, dropout and MLPs.
+
+Shapes never depend on values, so that all of them can be mapped over models by ``torch.vmap``.
+Vertices after ``ptr[-1]`` are padding: they belong to no graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from softperm.data.collection import GraphBatch, prepare
+from softperm.nn.permutation import structure
 from softperm.ops.linear import Linear
 from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.ragged import graph_maximum, neighbour_maximum, pool, propagate
+
+Neighbours = Callable[[Float[Tensor, "V F"], Int[Tensor, "2 E"]], Float[Tensor, "V F"]]
+"""What a vertex learns from its neighbours; edges are canonical."""
+
+Readout = Callable[[Float[Tensor, "V F"], Int[Tensor, " B1"]], Float[Tensor, "B F"]]
+"""What a graph learns from its vertices."""
+
+
+def vertex_features(batch: GraphBatch) -> Float[Tensor, "V F"]:
+    """Attributes where the graphs have them (one-hot labels included), else the degree.
+
+    So do Errica et al.: labels and attributes on chemical collections, degrees on social ones.
+
+    Raises:
+        ValueError: labels came as codes, which would otherwise be passed over in silence.
+    """
+    if getattr(batch, "label", None) is not None:
+        raise ValueError(
+            "the systems read labels as one-hot vectors, but the batch carries codes in `label`: "
+            "take batches of a Collection with codes=False"
+        )
+    x = getattr(batch, "x", None)
+    return batch.structure[:, :1] if x is None or x.shape[1] == 0 else x
+
+
+def edge_features(batch: GraphBatch) -> Float[Tensor, "E Fe"]:
+    """Attributes of the edges where the graphs have them, else the constant 1."""
+    given = getattr(batch, "edge_attr", None)
+    if given is None or given.shape[1] == 0:
+        return batch.structure.new_ones(batch.edge_index.shape[1], 1)
+    return given
+
+
+def sum_neighbours(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V F"]:
+    """The sum over each vertex's neighbours."""
+    return propagate(x, edge_index, canonical=True)
+
+
+def mean_neighbours(
+    x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]
+) -> Float[Tensor, "V F"]:
+    """The mean over each vertex's neighbours; 0 for a vertex without any."""
+    return propagate(x, edge_index, canonical=True) / degree(x, edge_index).clamp(min=1)
+
+
+def max_neighbours(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V F"]:
+    """The largest value of each feature over each vertex's neighbours; 0 without any."""
+    return neighbour_maximum(x, edge_index)
+
+
+def degree(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V 1"]:
+    """Number of neighbours of each vertex, of the type of ``x``."""
+    return propagate(torch.ones_like(x[:, :1]), edge_index, canonical=True)
+
+
+def sum_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
+    """The sum over each graph's vertices."""
+    return pool(torch.ones_like(x[:, :1]), x, ptr)[:, 0]
+
+
+def mean_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
+    """The mean over each graph's vertices."""
+    return sum_readout(x, ptr) / ptr.diff().clamp(min=1)[:, None]
+
+
+def max_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
+    """The largest value of each feature over each graph's vertices."""
+    return graph_maximum(x, ptr)
+
+
+def edge_conditioned_sum(
+    x: Float[Tensor, "V F"],
+    edge_index: Int[Tensor, "2 E"],
+    h: Float[Tensor, "E U"],
+    weight: Float[Tensor, "U F H"],
+) -> Float[Tensor, "V H"]:
+    r"""Sums messages through matrices of the edges.
+
+    .. math:: y_i = \sum_j \Theta_{ij}^\top x_j, \qquad \Theta_{ij} = \sum_k h_{ijk} W_k
+
+    The last layer of a network that makes :math:`\Theta` is linear in its hidden units h, so the
+    sum over neighbours may come first: :math:`\sum_k W_k^\top \sum_j h_{ijk} x_j`. Memory is
+    V · U · F and E · (U + F), where a matrix for every edge would take E · F · H.
+
+    Args:
+        x: a vector for each vertex.
+        edge_index: directed edges (i, j), sorted by i; j sends, i receives.
+        h: hidden units of each edge.
+        weight: the matrix of each hidden unit.
+    """
+    row, col = edge_index
+    ptr = torch.searchsorted(row.contiguous(), torch.arange(len(x) + 1, device=row.device))
+    received = pool(h, x[col], ptr)  # (V, U, F)
+    return received.flatten(1) @ weight.flatten(0, 1)
 
 
 class Dropout(nn.Module):
@@ -77,3 +178,62 @@ class VertexMLP(nn.Module):
             if k < len(self.norms):
                 x = self.norms[k](x, count)
         return x
+
+
+class Layered(nn.Module):
+    """Rounds of message passing side by side, max readout, two fully-connected layers.
+
+    This is the frame of Errica et al. for GraphSAGE; GCN stands in the same one, so that only
+    the aggregation differs.
+
+    Args:
+        layers: each turns vectors (V, F) and edges into ReLU'd vectors (V, H).
+        hidden: size H.
+        outputs: number C of outputs.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.hidden = Linear(len(layers) * hidden, hidden)
+        self.output = Linear(hidden, outputs)
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        x = vertex_features(batch).to(self.output.weight.dtype)
+        found = []
+        for layer in self.layers:
+            x = layer(x, batch.edge_index)  # (V, H)
+            found.append(x)
+        graph = max_readout(torch.cat(found, dim=1), batch.ptr)  # (B, L · H)
+        return self.output(torch.relu(self.hidden(graph)))
+
+
+class ReadoutGNN(nn.Module):
+    """Encodes vertices, sums each graph's vertices, predicts from the sum.
+
+    The sum is the graph's vector, as in Xu et al., "How Powerful are Graph Neural Networks?" (GIN);
+    with the encoder of Kipf and Welling it is the GCN of the paper's distance study.
+
+    Args:
+        encoder: turns structural features (V, S) into hidden vectors (V, H).
+        hidden: size H of the hidden vectors.
+        outputs: number C of outputs.
+    """
+
+    def __init__(self, encoder: nn.Module, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        return self.head(self.transform(batch))
+
+    def transform(self, batch: GraphBatch) -> Float[Tensor, "B H"]:
+        """The readout of each graph: the sum of its vertices' hidden vectors."""
+        batch = prepare(batch)
+        x = structure(batch).to(next(self.parameters()).dtype)
+        hidden = self.encoder(x, batch.edge_index, batch.ptr)  # (V, H)
+        return pool(torch.ones_like(hidden[:, :1]), hidden, batch.ptr)[:, 0]  # (B, H)

@@ -8,15 +8,14 @@ from torch import Tensor, nn
 from torch_geometric.nn.aggr import Set2Set
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.edge_conditioned import edge_conditioned_sum
-from softperm.lab.baselines.inputs import edge_features, vertex_features
+from softperm.lab.baselines.layers import edge_conditioned_sum, edge_features, vertex_features
 from softperm.lab.baselines.pairs import (
     all_pairs,
     count_pairs,
     euclidean_distance,
     pair_features,
 )
-from softperm.lab.baselines.shape import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 from softperm.ops.ragged import owners
 
 

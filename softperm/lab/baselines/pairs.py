@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softperm.data.collection import GraphBatch
-from softperm.lab.baselines.inputs import edge_features
+from softperm.lab.baselines.layers import edge_features
 from softperm.ops.ragged import owners
 
 

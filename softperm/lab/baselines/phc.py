@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.aggr import SoftmaxAggregation
 
 from softperm.data.collection import GraphBatch
-from softperm.lab.baselines.aggregate import sum_readout
-from softperm.lab.baselines.inputs import edge_features
+from softperm.lab.baselines.layers import edge_features, sum_readout
 from softperm.ops.normalisation import VertexBatchNorm
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import PNAConv
 
 from softperm.data.collection import GraphBatch
-from softperm.lab.baselines.inputs import edge_features
+from softperm.lab.baselines.layers import edge_features
 
 AGGREGATORS = ["mean", "min", "max", "std"]
 SCALERS = ["identity", "amplification", "attenuation"]

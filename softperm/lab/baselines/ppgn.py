@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.inputs import edge_features, vertex_features
-from softperm.lab.baselines.shape import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.layers import edge_features, vertex_features
+from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 from softperm.ops.ragged import owners
 
 

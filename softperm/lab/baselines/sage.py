@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softperm.lab.baselines.aggregate import (
+from softperm.lab.baselines.layers import (
+    Layered,
     Neighbours,
     max_neighbours,
     mean_neighbours,
     sum_neighbours,
 )
-from softperm.lab.baselines.layered import Layered
 from softperm.ops.linear import Linear
 
 

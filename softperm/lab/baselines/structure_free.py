@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.aggregate import sum_readout
-from softperm.lab.baselines.inputs import vertex_features
+from softperm.lab.baselines.layers import sum_readout, vertex_features
 from softperm.ops.linear import Linear
 
 

@@ -1,1 +1,1 @@
-"""The paper's studies: computed, recorded, drawn."""
+"""The studies of the paper: computation, results on disk, figures."""

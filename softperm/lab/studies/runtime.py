@@ -1,22 +1,23 @@
-"""The runtime study: time of an epoch over the size of graphs, and over latent vertices.
+"""The runtime study: time of an epoch for different sizes of graphs and numbers of latent vertices.
 
-The paper's Section 5.3 (200 random graphs of n vertices, batches of 64), with the naive padded way
-beside ours, on the same machine in the same run.
+Section 5.3 of the paper (200 random graphs of n vertices, batches of 64), together with the paper's
+padded implementation, on the same machine in the same run.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.data.datasets.synthetic import runtime_study
@@ -24,8 +25,9 @@ from softperm.data.vocabulary import Vocabulary
 from softperm.files import write_atomically
 from softperm.lab.page import Page
 from softperm.lab.records import device_name, versions
-from softperm.lab.studies.naive import PaddedPiGNN, pad
-from softperm.nn.model import ModelConfig, build
+from softperm.nn.model import ModelConfig, PiGNN, build
+from softperm.nn.permutation import MixedPermutation, SoftPermutation
+from softperm.progress import Report, silent
 from softperm.training.fit import Examples, TrainingConfig, epoch_order, fit
 from softperm.training.tasks import Classification, mean_loss
 
@@ -35,13 +37,13 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that an epoch takes, on average.
+    """Median seconds of an epoch.
 
     Attributes:
         vertices: n, size of every graph.
         latent_vertices: P.
-        ours: of ``fit``.
-        naive: of the padded way.
+        ours: with ``fit``.
+        naive: with the padded implementation.
     """
 
     vertices: int
@@ -56,22 +58,21 @@ def run(
     epochs: int,
     naive_epochs: int,
     device: str = "cpu",
-    say: Callable[[str, float], None] = lambda what, share: None,
+    progress: Report = silent,
 ) -> tuple[list[Timing], list[Timing]]:
-    """Both curves of the paper: over n with P = 10, then over P with n = 50.
+    """Measures both curves of the paper: over n with P = 10, and over P with n = 50.
 
-    What is measured is kept at once in ``runtime.json``, and a study there that was cut short is
-    gone on with.
+    Each measurement is saved in ``runtime.json``, from which an interrupted study resumes.
 
     Args:
-        folder: where it is kept.
-        epochs: timed for ours; the paper has 100.
-        naive_epochs: timed for the padded way.
+        folder: folder of the study.
+        epochs: timed epochs of ``fit``; 100 in the paper.
+        naive_epochs: timed epochs of the padded implementation.
         device: where to train.
-        say: told what is being done.
+        progress: receives the number of finished measurements.
 
     Raises:
-        ValueError: the folder holds a study of another device, or of other versions or epochs.
+        ValueError: the folder holds a study with another device, other versions or other epochs.
     """
     circumstances = {
         "device": device_name(torch.device(device)),
@@ -79,36 +80,36 @@ def run(
         "epochs": epochs,
         "naive_epochs": naive_epochs,
     }
-    kept = folder / "runtime.json"
-    made = _kept(kept, circumstances)
+    path = folder / "runtime.json"
+    timings = _load(path, circumstances)
     over_n, over_p = [(n, 10) for n in SIZES], [(50, p) for p in SIZES]
-    plan = list(dict.fromkeys([*over_n, *over_p]))
-    for k, (n, p) in enumerate(plan):
-        if (n, p) in made:
+    points = list(dict.fromkeys([*over_n, *over_p]))
+    for k, (n, p) in enumerate(points):
+        if (n, p) in timings:
             continue
-        say(f"n = {n}, P = {p}", k / len(plan))
-        made[n, p] = measure(n, p, epochs, naive_epochs, torch.device(device))
-        found = {
-            "over_n": [asdict(made[x]) for x in over_n if x in made],
-            "over_p": [asdict(made[x]) for x in over_p if x in made],
+        progress("runtime study", k, len(points), f"n = {n}, P = {p}")
+        timings[n, p] = measure(n, p, epochs, naive_epochs, torch.device(device))
+        measured = {
+            "over_n": [asdict(timings[x]) for x in over_n if x in timings],
+            "over_p": [asdict(timings[x]) for x in over_p if x in timings],
         }
-        write_atomically(kept, (json.dumps(circumstances | found, indent=1) + "\n").encode())
-    say("done", 1.0)
-    return [made[x] for x in over_n], [made[x] for x in over_p]
+        write_atomically(path, json.dumps(circumstances | measured, indent=1) + "\n")
+    progress("runtime study", len(points), len(points), "done")
+    return [timings[x] for x in over_n], [timings[x] for x in over_p]
 
 
-def _kept(path: Path, circumstances: dict[str, Any]) -> dict[tuple[int, int], Timing]:
-    """What was measured before, by n and P.
+def _load(path: Path, circumstances: dict[str, Any]) -> dict[tuple[int, int], Timing]:
+    """Loads finished measurements by n and P.
 
     Raises:
-        ValueError: the file is damaged, or of a study under other circumstances.
+        ValueError: the file is damaged, or was measured under other circumstances.
     """
     if not path.exists():
         return {}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        timings = [Timing(**t) for t in told["over_n"] + told["over_p"]]
-        other = [name for name, value in circumstances.items() if told[name] != value]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        timings = [Timing(**t) for t in content["over_n"] + content["over_p"]]
+        other = [name for name, value in circumstances.items() if content[name] != value]
     except (ValueError, TypeError, KeyError):
         raise ValueError(f"{path} is damaged: delete it, or choose another folder") from None
     if other:
@@ -120,7 +121,7 @@ def _kept(path: Path, circumstances: dict[str, Any]) -> dict[tuple[int, int], Ti
 
 
 def measure(n: int, p: int, epochs: int, naive_epochs: int, device: torch.device) -> Timing:
-    """Time of an epoch of both ways; the first epoch, which compiles, does not count."""
+    """Times an epoch of both implementations, without the first epoch, which compiles."""
     graphs, classes = runtime_study(n)
     collection = Vocabulary.learn(graphs).encode(graphs).to(device)
     y = torch.from_numpy(np.asarray(classes))
@@ -160,8 +161,78 @@ def _time_naive(
     return float(np.median(seconds[1:]))
 
 
+class PaddedPiGNN(nn.Module):
+    """A π-GNN on graphs padded to its capacity, as in the paper; shares the model's parameters.
+
+    Its outputs equal those of the ragged network with all iterations. Memory and time depend on the
+    largest graph, not on the number of vertices.
+
+    Args:
+        model: a network with linear encoders, a capacity, and no dustbins.
+    """
+
+    def __init__(self, model: PiGNN) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        structure: Float[Tensor, "B N S"],
+        adjacency: Float[Tensor, "B N N"],
+        x: Float[Tensor, "B N F"] | None = None,
+    ) -> Float[Tensor, "B C"]:
+        """The outputs of each padded graph."""
+        permutation = self.model.permutation
+        if isinstance(permutation, MixedPermutation):
+            share = torch.sigmoid(permutation.alpha)
+            d = share * _plan(permutation.adjacency, structure)  # (B, N, P)
+            d = d + (1 - share) * _plan(permutation.attributes, x)
+        else:
+            d = _plan(permutation, structure)  # (B, N, P)
+        aligned = [d.mT @ adjacency @ d]  # (B, P, P)
+        if x is not None:
+            aligned.append(d.mT @ x)  # (B, P, F)
+        return self.model.head(aligned)
+
+
+def pad(
+    graphs: Collection, index: Int[Tensor, " b"], capacity: int
+) -> tuple[Float[Tensor, "b N S"], Float[Tensor, "b N N"], Float[Tensor, "b N F"] | None]:
+    """Structural features, adjacency and attributes of the selected graphs, padded with zeros."""
+    batch = graphs.batch(index)
+    place = torch.arange(batch.num_nodes, device=index.device) - batch.ptr[batch.batch]  # (V,)
+    structure = batch.structure.new_zeros(len(index), capacity, batch.structure.shape[1])
+    structure[batch.batch, place] = batch.structure
+    adjacency = batch.structure.new_zeros(len(index), capacity, capacity)
+    row, col = batch.edge_index
+    adjacency[batch.batch[row], place[row], place[col]] = 1.0
+    if "x" not in batch:
+        return structure, adjacency, None
+    x = batch.x.new_zeros(len(index), capacity, batch.x.shape[1])
+    x[batch.batch, place] = batch.x
+    return structure, adjacency, x
+
+
+def _plan(permutation: nn.Module, x: Float[Tensor, "B N F"] | None) -> Float[Tensor, "B N P"]:
+    """The iterations of Sinkhorn in log space, as in the paper."""
+    assert isinstance(permutation, SoftPermutation)
+    assert x is not None
+    no_edges = torch.empty(2, 0, dtype=torch.long, device=x.device)
+    whole = torch.tensor([0, x.shape[0] * x.shape[1]], device=x.device)
+    flat = permutation.encoder(x.flatten(0, 1), no_edges, whole)  # (B · N, H)
+    scores = permutation.compare(flat, permutation.latent).unflatten(0, x.shape[:2])  # (B, N, P)
+    n, p = scores.shape[1:]
+    column_mass = math.log(n / p)
+    iterations = getattr(permutation.normaliser, "iterations", 100)
+    rows = -scores.logsumexp(2, keepdim=True)  # (B, N, 1)
+    for _ in range(iterations):
+        columns = column_mass - (scores + rows).logsumexp(1, keepdim=True)  # (B, 1, P)
+        rows = -(scores + columns).logsumexp(2, keepdim=True)
+    return (scores + rows + columns).exp()
+
+
 def curves(over_n: list[Timing], over_p: list[Timing]) -> Figure:
-    """The paper's two curves, ours and the padded way."""
+    """The paper's two curves for both implementations."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     panels = [("vertices n (P = 10)", over_n, "vertices")]

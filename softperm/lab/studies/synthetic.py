@@ -1,7 +1,7 @@
-"""The distance study: do distances between aligned vectors stand for Frobenius distances?
+"""The distance study: do distances between aligned vectors approximate Frobenius distances?
 
-The paper's Section 5.1 on its 191 graphs, repeated on larger graphs with proven distances, and
-taken further: a network trained for the distances themselves, judged on graphs it has not seen.
+Section 5.1 of the paper on its 191 graphs, repeated on larger graphs with exact distances, and
+extended by a network that is trained for the distances themselves and tested on held-out graphs.
 """
 
 from __future__ import annotations
@@ -22,36 +22,34 @@ from softperm.data.collection import Collection
 from softperm.data.vocabulary import Vocabulary
 from softperm.distance import frobenius_matrix, joint_alignment
 from softperm.files import write_atomically
-from softperm.lab.baselines.readout import ReadoutGNN
-from softperm.lab.studies.measures import Fidelity, fidelity, vector_distances
+from softperm.lab.baselines.layers import ReadoutGNN
 from softperm.nn.alignment import align_adjacency
 from softperm.nn.encoders import GCNEncoder, GINEncoder
 from softperm.nn.model import ModelConfig, PiGNN, build
+from softperm.progress import Report, silent
 from softperm.training.fit import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Regression
 
-Say = Callable[[str, float], None]
-"""Told what is being done, and what share of the whole study is behind."""
-
+ACTIVITY = "distance study"
 FOR_DISTANCES = "π-GNN for distances"
-"""The name of networks trained for the distances themselves."""
+"""Method name of networks that are trained for the distances themselves."""
 
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """The choices of the distance study.
+    """Settings of the distance study.
 
     Attributes:
-        latent_vertices: values of P to try.
-        seeds: how many networks are trained for each.
-        epochs: of each training; the lowest validation loss comes long before the last.
-        held_out: share of graphs that choose the best epoch, and that judge the distance objective.
-        distance_latent_vertices: values of P for the network trained for the distances themselves.
-        distance_steps: its optimiser steps.
+        latent_vertices: values of P.
+        seeds: number of networks for each P.
+        epochs: epochs of each training; the lowest validation loss comes long before the last.
+        held_out: fraction of graphs that select the best epoch and test the distance objective.
+        distance_latent_vertices: values of P of networks trained for the distances themselves.
+        distance_steps: optimiser steps of these networks.
         dustbin: whether vertices may stay unmatched.
-        scaling: of degree and triangle counts.
-        latent_scale: scale of the latent vertices at the start; see ``ModelConfig``.
+        scaling: scaling of degree and triangle counts.
+        latent_scale: initial scale of the latent vertices; see ``ModelConfig``.
         hidden: size of hidden vertex vectors.
     """
 
@@ -68,13 +66,64 @@ class StudyConfig:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one way of making vectors gave, over its seeds.
+class Fidelity:
+    """Agreement of approximate with exact distances, over all pairs i ≤ j.
 
     Attributes:
-        method: which.
-        latent_vertices: P, or None where there is none.
-        runs: one figure of merit per seed.
+        mse: mean squared error.
+        correlation: Pearson correlation; 0 if either distances are constant.
+        recall: fraction of each graph's ten nearest neighbours that are exact nearest neighbours.
+    """
+
+    mse: float
+    correlation: float
+    recall: float
+
+
+def vector_distances(vectors: Float[np.ndarray, "B Z"]) -> Float[np.ndarray, "B B"]:
+    """Euclidean distances between all pairs of rows."""
+    vectors = vectors.astype(np.float64)
+    square = (vectors**2).sum(1)
+    gaps = square[:, None] + square[None, :] - 2 * vectors @ vectors.T
+    np.fill_diagonal(gaps, 0.0)
+    return np.sqrt(gaps.clip(min=0))
+
+
+def fidelity(
+    approximate: Float[np.ndarray, "B B"], exact: Float[np.ndarray, "B B"], neighbours: int = 10
+) -> Fidelity:
+    """Compares approximate with exact distances.
+
+    Every graph that is not farther than the tenth nearest is an exact neighbour, so ties count.
+    """
+    pairs = np.triu_indices(len(exact))
+    a, b = approximate[pairs], exact[pairs]
+    varies = a.std() > 0 and b.std() > 0
+    correlation = float(np.corrcoef(a, b)[0, 1]) if varies else 0.0
+    return Fidelity(
+        float(((a - b) ** 2).mean()), correlation, _recall(approximate, exact, neighbours)
+    )
+
+
+def _recall(approximate: np.ndarray, exact: np.ndarray, neighbours: int) -> float:
+    count = min(neighbours, len(exact) - 1)
+    if count < 1:
+        return 1.0
+    itself = np.where(np.eye(len(exact), dtype=bool), np.inf, 0.0)
+    approximate, exact = approximate + itself, exact + itself
+    nearest = np.argsort(approximate, axis=1, kind="stable")[:, :count]  # (B, count)
+    radius = np.sort(exact, axis=1)[:, count - 1]  # (B,)
+    return float((np.take_along_axis(exact, nearest, axis=1) <= radius[:, None] + 1e-9).mean())
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """The fidelity of one method.
+
+    Attributes:
+        method: name of the method.
+        latent_vertices: P; None for methods without it.
+        runs: the fidelity of each seed.
     """
 
     method: str
@@ -92,17 +141,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Study:
-    """Everything the study found.
+    """The results of the study.
 
     Attributes:
-        outcomes: every method on all graphs.
-        held_out: every method on pairs of graphs that the distance objective never saw.
-        distances: the true distances.
-        learnt: the distances of the best network at each P.
+        results: every method on all graphs.
+        held_out: every method on pairs of held-out graphs.
+        distances: exact distances.
+        learnt: distances of the best network for each P.
     """
 
-    outcomes: tuple[Outcome, ...]
-    held_out: tuple[Outcome, ...]
+    results: tuple[MethodResult, ...]
+    held_out: tuple[MethodResult, ...]
     distances: Float[np.ndarray, "B B"]
     learnt: dict[int, Float[np.ndarray, "B B"]]
 
@@ -113,99 +162,121 @@ def run(
     folder: Path,
     *,
     device: str = "cpu",
-    say: Say = lambda what, share: None,
+    progress: Report = silent,
 ) -> Study:
-    """The whole study on a collection of small graphs; finished parts are read, not repeated.
+    """Runs the study on a collection of small graphs; finished parts are loaded, not repeated.
 
     Args:
-        graphs: canonical graphs that carry nothing.
-        config: the study's choices.
-        folder: keeps every finished part.
+        graphs: canonical graphs without labels or attributes.
+        config: settings of the study.
+        folder: folder of finished parts.
         device: where networks are trained.
-        say: told what is being done.
+        progress: receives the finished fraction of the study.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = _Parts(folder, config, graphs)
-    say("exact distances of all pairs", 0.0)
+    files = _StudyFiles(folder, config, graphs)
 
     def count(activity: str, done: float, total: float = 1, note: str = "") -> None:
-        say(f"exact {activity}, {done:,} of {total:,} pairs", 0.1 * done / total)
+        share = 0.1 * done / max(total, 1)
+        progress(ACTIVITY, share, 1, f"{activity}, {done:,.0f} of {total:,.0f} pairs")
 
-    distances = parts.array(
+    progress(ACTIVITY, 0.0, 1, "exact distances of all pairs")
+    distances = files.array(
         "distances",
         lambda: frobenius_matrix(graphs, checkpoint=folder / "pairs.npz", progress=count),
     )
     collection = Vocabulary.learn(list(graphs)).encode(list(graphs))
-    trial = _Trial(collection, distances, config, device)
-    outcomes, held, learnt = [], [], {}
+    methods = _Methods(collection, distances, config, device)
+    results, learnt = [], {}
     for i, p in enumerate(config.latent_vertices):
         share = 0.1 + 0.7 * i / len(config.latent_vertices)
-        say(f"π-GNN with P = {p}, {config.seeds} seeds", share)
-        found = parts.outcomes(f"pi-gnn-{p}", lambda p=p: trial.learn_task(p))
-        outcomes.append(found["all"])
-        held.append(found["held"])
-        learnt[p] = parts.array(f"learnt-{p}", lambda p=p: trial.best_distances[p])
-    say("baselines", 0.8)
-    for name, make in trial.baselines().items():
-        found = parts.outcomes(name, make)
-        outcomes.append(found["all"])
-        held.append(found["held"])
+        progress(ACTIVITY, share, 1, f"π-GNN with P = {p}, {config.seeds} seeds")
+        result, learnt[p] = files.task_results(p, lambda p=p: methods.learn_task(p))
+        results.append(result)
+    progress(ACTIVITY, 0.8, 1, "baselines")
+    results += [files.results(name, make) for name, make in methods.baselines().items()]
     for p in config.distance_latent_vertices:
-        say(f"networks trained for the distances, P = {p}", 0.88)
-        found = parts.outcomes(f"for-distances-{p}", lambda p=p: trial.learn_distances(p))
-        outcomes.append(found["all"])
-        held.append(found["held"])
-    say("joint alignment", 0.96)
-    found = parts.outcomes("joint-alignment", lambda: trial.align_jointly(graphs))
-    outcomes.append(found["all"])
-    held.append(found["held"])
-    say("done", 1.0)
-    return Study(tuple(outcomes), tuple(held), distances, learnt)
+        progress(ACTIVITY, 0.88, 1, f"networks trained for the distances, P = {p}")
+        results.append(files.results(f"for-distances-{p}", lambda p=p: methods.learn_distances(p)))
+    progress(ACTIVITY, 0.96, 1, "joint alignment")
+    results.append(files.results("joint-alignment", lambda: methods.align_jointly(graphs)))
+    progress(ACTIVITY, 1.0, 1, "done")
+    everywhere, held_out = ([result[part] for result in results] for part in ("all", "held"))
+    return Study(tuple(everywhere), tuple(held_out), distances, learnt)
 
 
-class _Parts:
-    """Finished parts of a study on disk; a change of choices or graphs begins anew."""
+Results = dict[str, MethodResult]
+"""The results of one method on ``all`` graphs and on ``held`` out ones."""
+
+
+class _StudyFiles:
+    """Finished parts of a study on disk; refuses a folder with other settings or graphs."""
 
     def __init__(self, folder: Path, config: StudyConfig, graphs: Sequence[Data]) -> None:
         self.folder = folder
         edges = [[g.num_nodes, g.edge_index.tolist()] for g in graphs]
         key = json.dumps([asdict(config), edges])
-        stamp = folder / "study.json"
-        if stamp.exists() and stamp.read_text() != key:
+        path = folder / "study.json"
+        if path.exists() and path.read_text() != key:
             raise ValueError(
-                f"{folder} holds a study with other choices or graphs: "
+                f"{folder} holds a study with other settings or graphs: "
                 "delete it, or choose another folder"
             )
-        write_atomically(stamp, key.encode())
+        write_atomically(path, key)
 
-    def array(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """An array that is made once."""
+    def array(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """Loads an array, or computes and saves it."""
         path = self.folder / f"{name}.npy"
         if not path.exists():
-            content = io.BytesIO()
-            np.save(content, make())
-            write_atomically(path, content.getvalue())
+            _save_array(path, compute())
         return np.load(path)
 
-    def outcomes(self, name: str, make: Callable[[], dict[str, Outcome]]) -> dict[str, Outcome]:
-        """Outcomes that are found once."""
+    def results(self, name: str, compute: Callable[[], Results]) -> Results:
+        """Loads the results of a method, or computes and saves them."""
         path = self.folder / f"{name}.json"
         if not path.exists():
-            made = {key: asdict(value) for key, value in make().items()}
-            write_atomically(path, json.dumps(made, indent=1).encode())
-        read = json.loads(path.read_text())
-        return {
-            key: Outcome(
-                value["method"],
-                value["latent_vertices"],
-                tuple(Fidelity(**run) for run in value["runs"]),
-            )
-            for key, value in read.items()
-        }
+            _save_results(path, compute())
+        return _load_results(path)
+
+    def task_results(
+        self, p: int, compute: Callable[[], tuple[Results, np.ndarray]]
+    ) -> tuple[Results, np.ndarray]:
+        """Loads the results of π-GNN and the distances of its best network, or computes both.
+
+        A process may have been killed between the two files: both are needed.
+        """
+        path, learnt = self.folder / f"pi-gnn-{p}.json", self.folder / f"learnt-{p}.npy"
+        if not path.exists() or not learnt.exists():
+            results, distances = compute()
+            _save_array(learnt, distances)
+            _save_results(path, results)
+        return _load_results(path), np.load(learnt)
 
 
-class _Trial:
-    """The graphs, their true distances, and the ways to make vectors of them."""
+def _save_array(path: Path, array: np.ndarray) -> None:
+    content = io.BytesIO()
+    np.save(content, array)
+    write_atomically(path, content.getvalue())
+
+
+def _save_results(path: Path, results: Results) -> None:
+    write_atomically(path, json.dumps({k: asdict(v) for k, v in results.items()}, indent=1))
+
+
+def _load_results(path: Path) -> Results:
+    content = json.loads(path.read_text())
+    return {
+        key: MethodResult(
+            value["method"],
+            value["latent_vertices"],
+            tuple(Fidelity(**run) for run in value["runs"]),
+        )
+        for key, value in content.items()
+    }
+
+
+class _Methods:
+    """The methods that turn graphs into vectors, and their fidelity to the exact distances."""
 
     def __init__(
         self, collection: Collection, distances: np.ndarray, config: StudyConfig, device: str
@@ -214,7 +285,6 @@ class _Trial:
         self.device = torch.device(device)
         self.everything = collection.to(device).batch(torch.arange(len(collection)))
         self.largest = int(collection.sizes.max())
-        self.best_distances: dict[int, np.ndarray] = {}
 
     def _split(self, seed: int) -> tuple[Tensor, Tensor]:
         """Training and held-out graphs of a seed."""
@@ -223,17 +293,16 @@ class _Trial:
         held = max(2, round(self.config.held_out * len(order)))
         return order[held:], order[:held]
 
-    def _outcome(
-        self, method: str, p: int | None, made: Sequence[np.ndarray]
-    ) -> dict[str, Outcome]:
-        """The figures of each seed's distances, over all graphs and over its held-out ones."""
-        held = [self._split(seed)[1].numpy() for seed in range(len(made))]
+    def _compare(self, method: str, p: int | None, made: Sequence[np.ndarray]) -> Results:
+        """The fidelity of each seed's distances, over all graphs and over its held-out ones."""
+        held_out = [self._split(seed)[1].numpy() for seed in range(len(made))]
         everywhere = tuple(fidelity(d, self.distances) for d in made)
         outside = tuple(
             fidelity(d[np.ix_(h, h)], self.distances[np.ix_(h, h)])
-            for d, h in zip(made, held, strict=True)
+            for d, h in zip(made, held_out, strict=True)
         )
-        return {"all": Outcome(method, p, everywhere), "held": Outcome(method, p, outside)}
+        results = {"all": everywhere, "held": outside}
+        return {part: MethodResult(method, p, runs) for part, runs in results.items()}
 
     def _train(self, models: Sequence[nn.Module]) -> list[float]:
         """Learns the number of vertices; returns each model's lowest validation loss."""
@@ -269,15 +338,18 @@ class _Trial:
         )
         return build(config, seed)
 
-    def learn_task(self, p: int) -> dict[str, Outcome]:
-        """π-GNN trained on the number of vertices, as the paper does."""
+    def learn_task(self, p: int) -> tuple[Results, np.ndarray]:
+        """π-GNN trained on the number of vertices, as in the paper.
+
+        Returns:
+            The results, and the distances of the network with the lowest validation loss.
+        """
         models = [self.network(p, seed, self.largest) for seed in range(self.config.seeds)]
         losses = self._train(models)
         made = [self._distances(model) for model in models]
-        self.best_distances[p] = made[int(np.argmin(losses))]
-        return self._outcome("π-GNN", p, made)
+        return self._compare("π-GNN", p, made), made[int(np.argmin(losses))]
 
-    def learn_distances(self, p: int) -> dict[str, Outcome]:
+    def learn_distances(self, p: int) -> Results:
         """π-GNN whose vectors' distances regress the true distances of training pairs."""
         made = []
         target = torch.from_numpy(self.distances).float().to(self.device)
@@ -296,10 +368,10 @@ class _Trial:
                 loss.backward()
                 optimiser.step()
             made.append(float(scale.detach()) * self._distances(model))
-        return self._outcome(FOR_DISTANCES, p, made)
+        return self._compare(FOR_DISTANCES, p, made)
 
-    def baselines(self) -> dict[str, Callable[[], dict[str, Outcome]]]:
-        """The systems that the paper compares with, by name."""
+    def baselines(self) -> dict[str, Callable[[], Results]]:
+        """The baselines of the paper, by name."""
         return {
             "random": lambda: self._permuted("random", self._random),
             "uniform": lambda: self._permuted("uniform", self._uniform),
@@ -307,9 +379,7 @@ class _Trial:
             "gin": lambda: self._readout("GIN", GINEncoder),
         }
 
-    def _permuted(
-        self, name: str, make: Callable[[int, torch.Generator], Tensor]
-    ) -> dict[str, Outcome]:
+    def _permuted(self, name: str, make: Callable[[int, torch.Generator], Tensor]) -> Results:
         made = []
         batch = self.collection.batch(torch.arange(len(self.collection)))
         for seed in range(self.config.seeds):
@@ -317,17 +387,17 @@ class _Trial:
             d = torch.cat([make(int(n), generator) for n in self.collection.sizes])  # (V, n)
             aligned = align_adjacency(d, batch.edge_index, batch.ptr, canonical=True)
             made.append(vector_distances(aligned.flatten(1).numpy()))
-        return self._outcome(name, None, made)
+        return self._compare(name, None, made)
 
     def _random(self, n: int, generator: torch.Generator) -> Tensor:
-        """A hard permutation of n vertices among as many places as the largest graph has."""
+        """A random hard assignment of n vertices to the places of the largest graph."""
         return torch.eye(self.largest)[torch.randperm(self.largest, generator=generator)[:n]]
 
     def _uniform(self, n: int, generator: torch.Generator) -> Tensor:
-        """Every vertex everywhere alike."""
+        """The uniform plan."""
         return torch.full((n, self.largest), 1 / self.largest)
 
-    def _readout(self, name: str, kind: type[nn.Module]) -> dict[str, Outcome]:
+    def _readout(self, name: str, kind: type[nn.Module]) -> Results:
         models = []
         for seed in range(self.config.seeds):
             with torch.random.fork_rng(devices=[]):
@@ -335,9 +405,9 @@ class _Trial:
                 encoder = kind(2, self.config.hidden, 2)
                 models.append(ReadoutGNN(encoder, self.config.hidden, 1))
         self._train(models)
-        return self._outcome(name, None, [self._distances(model) for model in models])
+        return self._compare(name, None, [self._distances(model) for model in models])
 
-    def align_jointly(self, graphs: Sequence[Data]) -> dict[str, Outcome]:
-        """The paper's alignment problem by local search: what hard permutations can reach."""
+    def align_jointly(self, graphs: Sequence[Data]) -> Results:
+        """The paper's alignment problem, solved by local search over hard permutations."""
         joint = joint_alignment(graphs, distances=self.distances)
-        return self._outcome("joint alignment", None, [joint.distances])
+        return self._compare("joint alignment", None, [joint.distances])

@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from torch_geometric.data import Data
 
 from softperm.lab.page import Page
-from softperm.lab.studies.synthetic import FOR_DISTANCES, Outcome, Study, StudyConfig
+from softperm.lab.studies.synthetic import FOR_DISTANCES, MethodResult, Study, StudyConfig
 
 PAPER = "the paper: MSE below 1 at P = 7 and 9, correlation about 0.9 at every P, baselines above 4"
 
 
-def curves(outcomes: Sequence[Outcome]) -> Figure:
+def curves(results: Sequence[MethodResult]) -> Figure:
     """MSE and correlation over the number of latent vertices, baselines as lines across."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     axes = figure.subplots(1, 2)
     measures = [("mse", "mean squared error"), ("correlation", "Pearson correlation")]
-    ours = [o for o in outcomes if o.method == "π-GNN"]
+    ours = [o for o in results if o.method == "π-GNN"]
     for axis, (name, label) in zip(axes, measures, strict=True):
         x = [o.latent_vertices for o in ours]
         axis.errorbar(
@@ -31,9 +31,9 @@ def curves(outcomes: Sequence[Outcome]) -> Figure:
             capsize=3,
             label="π-GNN",
         )
-        others = list(dict.fromkeys(o.method for o in outcomes if o.method != "π-GNN"))
+        others = list(dict.fromkeys(o.method for o in results if o.method != "π-GNN"))
         for i, method in enumerate(others):
-            found = [o for o in outcomes if o.method == method]
+            found = [o for o in results if o.method == method]
             color = f"C{i + 1}"
             if found[0].latent_vertices is None:
                 axis.axhline(found[0].mean(name), color=color, linestyle="--", label=method)
@@ -71,11 +71,11 @@ def heat_maps(study: Study, p: int) -> Figure:
 
 def best_latent_vertices(study: Study) -> int:
     """The P whose networks come closest on average."""
-    ours = [o for o in study.outcomes if o.method == "π-GNN"]
+    ours = [o for o in study.results if o.method == "π-GNN"]
     return min(ours, key=lambda o: o.mean("mse")).latent_vertices or 0
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+def rows(results: Sequence[MethodResult]) -> list[dict[str, object]]:
     """A table's rows: mean ± standard deviation over the seeds."""
     return [
         {
@@ -87,7 +87,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
             "correlation": f"{o.mean('correlation'):.3f} ± {o.std('correlation'):.3f}",
             "recall@10": f"{o.mean('recall'):.3f} ± {o.std('recall'):.3f}",
         }
-        for o in outcomes
+        for o in results
     ]
 
 
@@ -105,7 +105,7 @@ def write(
 ) -> Path:
     """Writes figures as PNG and SVG, and the page; returns the page's path."""
     p = best_latent_vertices(study)
-    drawn = {"curves": curves(study.outcomes), "heat-maps": heat_maps(study, p)}
+    drawn = {"curves": curves(study.results), "heat-maps": heat_maps(study, p)}
     for name, figure in drawn.items():
         figure.savefig(folder / f"{name}.png", dpi=150)
         figure.savefig(folder / f"{name}.svg")
@@ -119,7 +119,7 @@ def write(
         f"vectors with the true ones. Expected from {PAPER}."
     )
     page.figure(drawn["curves"], "Error bars: standard deviation over seeds.")
-    page.table(rows(study.outcomes))
+    page.table(rows(study.results))
     page.paragraph(_verdict(study))
     page.figure(drawn["heat-maps"], "All pairs of graphs, on one scale.")
     page.heading("Graphs held out")
@@ -137,10 +137,10 @@ def write(
 
 def _verdict(study: Study) -> str:
     """Where the paper's claims are met, where not, and why."""
-    ours = [o for o in study.outcomes if o.method == "π-GNN"]
+    ours = [o for o in study.results if o.method == "π-GNN"]
     low = ", ".join(str(o.latent_vertices) for o in ours if o.mean("mse") < 1)
     lowest = min(o.mean("correlation") for o in ours)
-    best = [o for o in study.outcomes if o.method == FOR_DISTANCES]
+    best = [o for o in study.results if o.method == FOR_DISTANCES]
     reached = "; ".join(
         f"P = {o.latent_vertices}: MSE {o.mean('mse'):.2f}, correlation {o.mean('correlation'):.2f}"
         for o in best
@@ -157,7 +157,7 @@ def _verdict(study: Study) -> str:
 
 def summary(study: Study) -> dict[str, float | int]:
     """The figures that matter most."""
-    ours = [o for o in study.outcomes if o.method == "π-GNN"]
+    ours = [o for o in study.results if o.method == "π-GNN"]
     p = best_latent_vertices(study)
     best = next(o for o in ours if o.latent_vertices == p)
     return {

@@ -14,13 +14,18 @@ from softperm.lab.baselines import SYSTEMS, DataShape, TooLarge
 from softperm.lab.baselines.dgn import directions, first_eigenvector
 from softperm.lab.baselines.diffpool import DiffPool
 from softperm.lab.baselines.dtnn import DTNN
-from softperm.lab.baselines.inputs import with_positions
-from softperm.lab.baselines.kgnn import HierarchicalGNN
+from softperm.lab.baselines.kgnn import (
+    HierarchicalGNN,
+    edges_within,
+    local_neighbours,
+    parts,
+    subsets,
+)
 from softperm.lab.baselines.mpnn import MPNN
 from softperm.lab.baselines.pairs import all_pairs, bond_distance, euclidean_distance, pair_features
 from softperm.lab.baselines.phc import PHMLinear
 from softperm.lab.baselines.ppgn import PPGN
-from softperm.lab.baselines.subsets import edges_within, local_neighbours, parts, subsets
+from softperm.lab.evaluation_data import with_positions
 
 PLAIN = [plain_graph(n, seed=n, density=0.4) for n in (5, 1, 7, 2, 4)]
 BATCH = double(collect(PLAIN)).batch(torch.arange(len(PLAIN)))

@@ -88,7 +88,7 @@ FALLING = [
 def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates_that_fall(
     schedule,
 ):
-    assert {k for k in UNLIKE[0] if UNLIKE[0][k] != UNLIKE[1][k]} == set(SYSTEMS["gin"].alike)
+    assert {k for k in UNLIKE[0] if UNLIKE[0][k] != UNLIKE[1][k]} == set(SYSTEMS["gin"].shape_free)
     alone, stacked, tasks = gins(), gins(), [Classification(3)] * 2
     settings = TrainingConfig(epochs=EPOCHS, batch_size=4, **schedule)
     for m, model in enumerate(alone):

@@ -5,11 +5,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from lab.problems import RULES, contender, problem, selection_jobs
+from lab.evaluations import PROTOCOL, contender, selection_jobs, small_data
 
-from softperm.lab import engines
-from softperm.lab.engines import LocalEngine, RayEngine
+from softperm.lab import scheduler
 from softperm.lab.protocol import evaluate
+from softperm.lab.scheduler import LocalExecutor, Outcome, RayExecutor
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")  # Ray leaves sockets and processes to the end
@@ -40,24 +40,25 @@ def dying(mark: str):
         import os
         import signal
 
-        from softperm.lab import engines  # the worker's own, which is not patched
+        from softperm.lab import scheduler  # the worker's own, which is not patched
 
         if not os.path.exists(mark):
             with open(mark, "w"):
                 os.kill(os.getpid(), signal.SIGKILL)
-        return engines._distant(job, graphs, device, threads)
+        return scheduler._work(job, graphs, device, threads)
 
     return work
 
 
 def test_a_killed_workers_stack_is_tried_again_and_gives_the_same(cluster, tmp_path, monkeypatch):
     mark = str(tmp_path / "died")
-    monkeypatch.setattr(engines, "_distant", dying(mark))
-    single, rules = contender(sizes=(3,)), replace(RULES, stack=2)  # three stacks for two workers
-    spread = evaluate(problem(), [single], rules, RayEngine(), tmp_path / "ray")
+    monkeypatch.setattr(scheduler, "_work", dying(mark))
+    single = contender(sizes=(3,))
+    rules = replace(PROTOCOL, stack=2)  # three stacks for two workers
+    spread = evaluate(small_data(), [single], rules, RayExecutor(), tmp_path / "ray")
     assert os.path.exists(mark)
     monkeypatch.undo()
-    whole = evaluate(problem(), [single], rules, LocalEngine(), tmp_path / "local")
+    whole = evaluate(small_data(), [single], rules, LocalExecutor(), tmp_path / "local")
     assert [r.digest for r in spread] == [r.digest for r in whole]
 
 
@@ -65,7 +66,7 @@ class FakeRay:
     """Notes what a task asks for, and does it at once."""
 
     def __init__(self) -> None:
-        self.asked, self.devices = {}, []
+        self.asked, self.jobs, self.devices, self.threads = {}, {}, [], []
 
     def is_initialized(self) -> bool:
         return True
@@ -74,8 +75,10 @@ class FakeRay:
         self.asked = asked
 
         def made(function):
-            def called(job, problem, device, threads):
+            def called(job, data, device, threads):
                 self.devices.append(device)
+                self.threads.append(threads)
+                self.jobs[job.name] = job
                 return job.name
 
             return SimpleNamespace(remote=called)
@@ -89,15 +92,31 @@ class FakeRay:
         return waiting[:1], waiting[1:]
 
     def get(self, name):
-        return []
+        return Outcome(self.jobs[name])
+
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": cpus}} for cpus in (2.0, 4.0)]
 
 
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1), ("cuda:3", 1)])
 def test_a_worker_on_a_gpu_asks_the_cluster_for_one(device, gpus, tmp_path, monkeypatch):
     fake = FakeRay()
-    monkeypatch.setattr(engines, "_import_ray", lambda: fake)
-    jobs = selection_jobs(problem(), contender(), RULES)
-    done = list(RayEngine(device).run(jobs, problem(), tmp_path, lambda job, epoch: None))
+    monkeypatch.setattr(scheduler, "_import_ray", lambda: fake)
+    jobs = selection_jobs(small_data(), contender(), PROTOCOL)
+    done = list(RayExecutor(device).run(jobs, small_data(), tmp_path, lambda job, epoch: None))
     assert len(done) == len(jobs)
     assert fake.asked["num_gpus"] == gpus
     assert set(fake.devices) == {device.partition(":")[0]}, "it sees one GPU, which is the first"
+
+
+def test_a_worker_reserves_a_cpu_for_each_of_its_threads(tmp_path, monkeypatch):
+    fake = FakeRay()
+    monkeypatch.setattr(scheduler, "_import_ray", lambda: fake)
+    jobs = selection_jobs(small_data(), contender(), PROTOCOL)
+    for threads in (1, 3):
+        monkeypatch.setattr(scheduler.torch, "get_num_threads", lambda n=threads: n)
+        list(RayExecutor().run(jobs, small_data(), tmp_path, lambda job, epoch: None))
+        assert fake.asked["num_cpus"] == threads == fake.threads[-1]
+    monkeypatch.setattr(scheduler.torch, "get_num_threads", lambda: 8)
+    with pytest.raises(ValueError, match=r"8 threads, but the largest machine .* offers 4 CPUs"):
+        list(RayExecutor().run(jobs, small_data(), tmp_path, lambda job, epoch: None))

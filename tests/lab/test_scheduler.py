@@ -11,30 +11,30 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lab.problems import (
+from lab.evaluations import (
+    DATA,
     FOLDS,
-    PROBLEM,
-    RULES,
+    PROTOCOL,
     TRAINING,
     DiesAfter,
     Forbidden,
     contender,
     digests,
     final_jobs,
-    problem,
     regression,
     selection_jobs,
+    small_data,
 )
 
-from softperm.lab.desk import stacks
-from softperm.lab.engines import LocalEngine
+from softperm.lab.jobs import group_into_jobs
 from softperm.lab.protocol import Contender, evaluate, selection_runs
+from softperm.lab.scheduler import LocalExecutor
 from softperm.lab.tables import cells_of
 
 
 def test_finished_work_is_not_done_again(finished):
     records, folder = finished
-    again = evaluate(PROBLEM, [contender()], RULES, Forbidden(), folder)
+    again = evaluate(DATA, [contender()], PROTOCOL, Forbidden(), folder)
     assert digests(again) == digests(records)
 
 
@@ -54,20 +54,20 @@ def test_two_at_once_in_one_folder_do_the_work_once(finished, tmp_path):
 
         def run(self, *arguments):
             wait_for(lambda: said)
-            return LocalEngine().run(*arguments)
+            return LocalExecutor().run(*arguments)
 
     def first() -> None:
-        found.append(evaluate(PROBLEM, [contender()], RULES, Slow(), tmp_path))
+        found.append(evaluate(DATA, [contender()], PROTOCOL, Slow(), tmp_path))
 
     def second() -> None:
         wait_for((tmp_path / "locks").exists)
         time.sleep(0.1)
-        tell = lambda what, share: said.append(what)  # noqa: E731
-        found.append(evaluate(PROBLEM, [contender()], RULES, Forbidden(), tmp_path, tell))
+        tell = lambda activity, done, total=0, note="": said.append(note)  # noqa: E731
+        found.append(evaluate(DATA, [contender()], PROTOCOL, Forbidden(), tmp_path, tell))
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: one(), (first, second)))
-    assert said == ["waits for pi-gnn elsewhere"]
+    assert said == ["waiting for another process that evaluates pi-gnn"]
     assert [digests(f) for f in found] == [digests(records)] * 2
 
 
@@ -80,7 +80,7 @@ def test_what_a_stack_of_another_size_had_saved_is_swept_away(tmp_path):
     )
     for path in (mine, *(saved / name for name in others)):
         path.touch()
-    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     assert {path.name for path in saved.iterdir()} == set(others)
 
 
@@ -88,16 +88,21 @@ def test_what_a_stack_of_another_size_had_saved_is_swept_away(tmp_path):
 def test_a_killed_evaluation_goes_on_to_the_same_records(done, finished, tmp_path):
     records, _ = finished
     with pytest.raises(RuntimeError, match="killed"):
-        evaluate(PROBLEM, [contender()], RULES, DiesAfter(done), tmp_path)
-    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+        evaluate(DATA, [contender()], PROTOCOL, DiesAfter(done), tmp_path)
+    again = evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     assert digests(again) == digests(records)
 
 
 def test_jobs_that_take_turns_give_the_same_records(finished, tmp_path):
     shares = []
-    turns = LocalEngine(abreast=3)
+    turns = LocalExecutor(concurrent=3)
     together = evaluate(
-        PROBLEM, [contender()], RULES, turns, tmp_path, lambda what, share: shares.append(share)
+        DATA,
+        [contender()],
+        PROTOCOL,
+        turns,
+        tmp_path,
+        lambda a, done, total, note: shares.append(done / total),
     )
     assert digests(together) == digests(finished[0])
     assert shares == sorted(shares)
@@ -108,23 +113,23 @@ def test_jobs_that_take_turns_give_the_same_records(finished, tmp_path):
 def test_ctrl_c_saves_all_that_take_turns_and_goes_on_to_the_same_records(
     abreast, finished, tmp_path
 ):
-    def press(what: str, share: float) -> None:
-        if "epoch 2" in what:
+    def press(activity: str, done: float, total: float = 0, note: str = "") -> None:
+        if "epoch 2" in note:
             os.kill(os.getpid(), signal.SIGINT)
 
-    engine = LocalEngine(abreast=abreast)
+    engine = LocalExecutor(concurrent=abreast)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(PROBLEM, [contender()], RULES, engine, tmp_path, press)
+        evaluate(DATA, [contender()], PROTOCOL, engine, tmp_path, press)
     assert len(list((tmp_path / "checkpoints").iterdir())) == abreast
     seen = []
-    again = evaluate(PROBLEM, [contender()], RULES, engine, tmp_path, lambda *a: seen.append(a[0]))
+    again = evaluate(DATA, [contender()], PROTOCOL, engine, tmp_path, lambda *a: seen.append(a[3]))
     assert digests(again) == digests(finished[0])
     assert "epoch 3" in seen[0], "the first goes on where it was"
 
 
 def _evaluate_in_a_child(folder) -> None:
     torch.set_num_threads(1)
-    evaluate(PROBLEM, [contender()], RULES, LocalEngine(), folder)
+    evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), folder)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked to save time")
@@ -140,7 +145,7 @@ def test_kill_at_ten_random_moments_changes_nothing(finished, tmp_path):
         if child.pid is not None and child.is_alive():
             os.kill(child.pid, signal.SIGKILL)
         child.join()
-    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    again = evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     assert digests(again) == digests(records)
     assert cells_of(again)[0].scores == cells_of(records)[0].scores
 
@@ -148,24 +153,24 @@ def test_kill_at_ten_random_moments_changes_nothing(finished, tmp_path):
 def test_settings_that_are_tuples_survive_the_disk(tmp_path):
     settings = {"train_eps": False, **TRAINING}
     gin = Contender("gin", tuple({**settings, "widths": w} for w in ((4, 4), (4,))))
-    first = evaluate(PROBLEM, [gin], RULES, LocalEngine(), tmp_path)
-    again = evaluate(PROBLEM, [gin], RULES, Forbidden(), tmp_path)
+    first = evaluate(DATA, [gin], PROTOCOL, LocalExecutor(), tmp_path)
+    again = evaluate(DATA, [gin], PROTOCOL, Forbidden(), tmp_path)
     assert digests(again) == digests(first)
 
 
 def test_records_of_other_graphs_are_refused(finished, tmp_path):
     _, folder = finished
     with pytest.raises(ValueError, match="other graphs or splits of rings"):
-        evaluate(problem(30), [contender()], RULES, Forbidden(), folder)
+        evaluate(small_data(30), [contender()], PROTOCOL, Forbidden(), folder)
 
 
 def test_a_record_that_was_lost_is_made_again_and_no_other(tmp_path):
-    first = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    first = evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     before = set((tmp_path / "records").iterdir())
     file = next((tmp_path / "records").glob("*.final.*"))
     _, *kept = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(kept))
-    again = evaluate(PROBLEM, [contender()], RULES, LocalEngine(), tmp_path)
+    again = evaluate(DATA, [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     assert [r.run for r in again] == [r.run for r in first]
     (new,) = set((tmp_path / "records").iterdir()) - before
     assert len(new.read_bytes().splitlines()) == 1
@@ -173,19 +178,19 @@ def test_a_record_that_was_lost_is_made_again_and_no_other(tmp_path):
 
 @pytest.mark.parametrize("stack", [1, 2, 3, 4, 5, 7])
 def test_what_is_left_makes_the_same_jobs_again(stack):
-    whole = stacks(selection_runs(PROBLEM, contender(), RULES), stack)
+    whole = group_into_jobs(selection_runs(DATA, contender(), PROTOCOL), stack)
     for done in range(2 ** len(whole)):
         left = [job for k, job in enumerate(whole) if not done >> k & 1]
         runs = [run for job in left for run in job.runs]
-        assert [job.name for job in stacks(runs, stack)] == [job.name for job in left]
+        assert [job.name for job in group_into_jobs(runs, stack)] == [job.name for job in left]
 
 
 def test_a_target_that_is_finished_is_not_trained_again_beside_another(tmp_path):
-    first = evaluate(regression("edges"), [contender()], RULES, LocalEngine(), tmp_path)
+    first = evaluate(regression("edges"), [contender()], PROTOCOL, LocalExecutor(), tmp_path)
     seen = []
     both = regression("vertices", "edges")
     records = evaluate(
-        both, [contender()], RULES, LocalEngine(), tmp_path, lambda *a: seen.append(a[0])
+        both, [contender()], PROTOCOL, LocalExecutor(), tmp_path, lambda *a: seen.append(a[3])
     )
     sizes = {text.split(", ")[2] for text in seen if "selection" in text}
     assert sizes == {f"{FOLDS} models"}
@@ -193,28 +198,28 @@ def test_a_target_that_is_finished_is_not_trained_again_beside_another(tmp_path)
     assert digests(kept) == digests(first)
     assert len(records) == 2 * len(first)
     for asked in (("vertices", "edges"), ("edges", "vertices"), ("vertices",), ("edges",)):
-        again = evaluate(regression(*asked), [contender()], RULES, Forbidden(), tmp_path)
+        again = evaluate(regression(*asked), [contender()], PROTOCOL, Forbidden(), tmp_path)
         assert len(again) == len(asked) * len(first)
         assert digests(again) <= digests(records)
 
 
 def test_stacks_are_no_larger_than_asked():
-    rules = replace(RULES, stack=2)
-    made = selection_jobs(PROBLEM, contender(), rules)
+    rules = replace(PROTOCOL, stack=2)
+    made = selection_jobs(DATA, contender(), rules)
     assert [len(job.runs) for job in made] == [2, 1, 2, 1]
     chosen = {("rings", fold): contender().configurations[0] for fold in range(FOLDS)}
-    assert [len(job.runs) for job in final_jobs(PROBLEM, "pi-gnn", chosen, rules)] == [2, 2, 2]
+    assert [len(job.runs) for job in final_jobs(DATA, "pi-gnn", chosen, rules)] == [2, 2, 2]
 
 
 def test_progress_ends_at_the_end(tmp_path):
     said = []
     evaluate(
-        PROBLEM,
+        DATA,
         [contender()],
-        RULES,
-        LocalEngine(),
+        PROTOCOL,
+        LocalExecutor(),
         tmp_path,
-        lambda what, share: said.append(share),
+        lambda a, done, total, note: said.append(done / total),
     )
     assert said == sorted(said)
     assert said[-1] == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""Training curves of many systems as one picture."""
+"""Figures of reports: training curves."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from softperm.files import write_atomically
 from softperm.lab.tables import Cell
 
 FEW = 6
-"""Systems of a picture that shows spreads and has room for its legend, at most."""
+"""Maximum number of systems for which a figure shows quartiles and an inner legend."""
 
 
-def curves(cells: Sequence[Cell]) -> Figure | None:
-    """Validation loss and score of the final runs over epochs: the mean, and of few the spread.
+def training_curves(cells: Sequence[Cell]) -> Figure | None:
+    """Mean validation loss and score of the final runs over epochs; quartiles for few systems.
 
-    Runs whose patience ended count as long as they lasted.
+    A run that stopped early counts up to its last epoch.
 
     Args:
         cells: systems on one dataset.
 
     Returns:
-        The picture; None if no system has epochs.
+        The figure; None if no record has a curve.
     """
     shown = [cell for cell in cells if any(r.curve for r in cell.records)]
     if not shown:

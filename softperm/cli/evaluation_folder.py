@@ -1,0 +1,152 @@
+"""The file ``evaluation.json``: settings, datasets and systems of the evaluation in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from softperm.cli.console import refuse_foreign
+
+FILE = "evaluation.json"
+REQUESTED = "asked"  # key of the requested pairs of dataset and system, to which more may be added
+OWN = ""  # in place of a dataset: the user's own graphs
+RUNS = "recipe.final_runs"  # may change; the file holds the smallest requested number
+WRITTEN = ("table.md", "table.csv", "table.tex", "report.html")
+IGNORED = "stack"  # written by earlier versions; it changes no result
+
+
+def claim_folder(
+    out: Path, settings: dict[str, Any], models: Sequence[str], datasets: Sequence[str]
+) -> None:
+    """Writes the settings of an evaluation into its folder, and adds the requested systems.
+
+    Args:
+        out: the folder.
+        settings: settings of the evaluation; only the number of final runs may change later.
+        models: requested systems.
+        datasets: requested datasets, with the target if there are several; none for own graphs.
+
+    Raises:
+        ValueError: the folder holds results of an evaluation with other settings.
+    """
+    from softperm.files import exclusive, write_atomically
+
+    path = out / FILE
+    refuse_foreign(out, WRITTEN, "evaluation", path.exists() or (out / "records").exists())
+    with exclusive(out / "locks" / FILE):  # other processes may add their requests
+        requested, runs = _compatible_requests(path, settings)
+        if runs is not None:
+            settings = {**settings, "recipe": {**settings["recipe"], "final_runs": runs}}
+        new = [[dataset, model] for dataset in datasets or [OWN] for model in models]
+        requested += [pair for pair in new if pair not in requested]
+        text = json.dumps({**settings, REQUESTED: requested}, indent=2, sort_keys=True) + "\n"
+        write_atomically(path, text)
+
+
+def _compatible_requests(
+    path: Path, settings: dict[str, Any]
+) -> tuple[list[list[str]], int | None]:
+    """Requests made earlier with the same settings, and the smallest number of final runs.
+
+    Raises:
+        ValueError: the folder holds results of an evaluation with other settings.
+    """
+    if not path.exists():
+        return [], None
+    started = any(any((path.parent / part).glob("*")) for part in ("records", "checkpoints"))
+    new = _flat(json.loads(json.dumps(settings)))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        requested = _requests(content)
+        old = _flat({k: v for k, v in content.items() if k not in (REQUESTED, IGNORED)})
+        runs = min(old[RUNS], new[RUNS]) if RUNS in old and RUNS in new else None
+    except (ValueError, AttributeError, TypeError):
+        if not started:
+            return [], None
+        raise ValueError(f"{path} is damaged: choose another --out") from None
+    differences = [
+        f"{name} {_short(old, name)} there, {_short(new, name)} now"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) and name != RUNS
+    ]
+    if not differences:
+        return requested, runs
+    if not started:
+        return [], None
+    raise ValueError(
+        f"{path.parent} holds an evaluation with other settings ({'; '.join(differences[:3])}"
+        f"{'; …' if len(differences) > 3 else ''}): choose another --out"
+    )
+
+
+def requested_final_runs(folder: Path) -> int:
+    """The requested number of final runs; 1 for a folder without ``evaluation.json``."""
+    content = _read(folder)
+    return 1 if content is None else int(content["recipe"]["final_runs"])
+
+
+def not_started(folder: Path, pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence for each requested pair of dataset and system that has no record.
+
+    Args:
+        folder: folder of an evaluation, or of records.
+        pairs: pairs of dataset and system with records; a dataset with several targets appears as
+            ``DATASET-TARGET``.
+    """
+    content = _read(folder)
+    started = list(pairs)
+    return [
+        f"{f'{name}, ' if name else ''}{model}: not started"
+        for name, model in ([] if content is None else _requests(content))
+        if not any(
+            model == other and (name == OWN or f"{dataset}-".startswith(f"{name}-"))
+            for dataset, other in started
+        )
+    ]
+
+
+def _requests(content: dict[str, Any]) -> list[list[str]]:
+    """The requested pairs of dataset and system.
+
+    Raises:
+        ValueError: they are not pairs of names.
+    """
+    requested = content.get(REQUESTED, [])
+    for pair in requested:
+        if not isinstance(pair, list) or [type(name) for name in pair] != [str, str]:
+            raise ValueError(f"expected a dataset and a system, found {pair!r}")
+    return list(requested)
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """The content of the file; None if it does not exist."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        int(content["recipe"]["final_runs"])
+        _requests(content)
+        return content
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ValueError(
+            f"{path} is damaged, so the requested number of final runs is unknown: report on "
+            f"{folder / 'records'} to use the existing records"
+        ) from None
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = f"{prefix}{name}"
+        flat |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return flat
+
+
+def _short(settings: dict[str, Any], name: str) -> str:
+    """A setting in at most 40 characters."""
+    text = str(settings[name]) if settings.get(name) is not None else "not set"
+    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -1,0 +1,197 @@
+"""Graphs, targets and splits on which systems are compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from softperm.data.collection import Collection, GraphBatch
+from softperm.data.datasets import Dataset, Split, make_folds, random_split
+from softperm.lab.recipes import Recipe
+from softperm.training.tasks import Classification, MultiLabel, Regression, Task
+
+METRICS = {"ogbg-molpcba": "average_precision"}  # of multilabel datasets; roc_auc for all others
+
+
+@dataclass(frozen=True)
+class SelectionSplit:
+    """The graphs that selection may use; it has no test graphs.
+
+    Attributes:
+        train: training graphs.
+        validation: graphs that select the configuration and the epoch.
+    """
+
+    train: Int[Tensor, " t"]
+    validation: Int[Tensor, " v"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is predicted.
+
+    Attributes:
+        name: name of the dataset, followed by that of the target if there are several; the field
+            ``dataset`` of records.
+        y: targets of all graphs: classes (B,), or numbers (B, T) with NaN where missing.
+        fingerprint: SHA-256 of graphs, targets and splits.
+    """
+
+    name: str
+    y: Tensor
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """A dataset as an evaluation uses it.
+
+    Attributes:
+        name: name of the dataset.
+        graphs: all graphs.
+        kind: ``classification``, ``multilabel`` or ``regression``.
+        splits: one for each outer fold.
+        targets: by name, at least one. Each target has its own networks; networks of all targets
+            have equal shapes, so that they can be trained in one stack.
+    """
+
+    name: str
+    graphs: Collection
+    kind: str
+    splits: tuple[Split, ...]
+    targets: Mapping[str, Target]
+
+    def selection_split(self, fold: int) -> SelectionSplit:
+        """Training and validation graphs of a fold."""
+        return SelectionSplit(self.splits[fold].train, self.splits[fold].validation)
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a network."""
+        y = next(iter(self.targets.values())).y
+        return int(y.max()) + 1 if self.kind == "classification" else y.shape[1]
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Every pair of a target and a fold."""
+        return [(target, fold) for target in self.targets for fold in range(len(self.splits))]
+
+    def task(self, target: str, train: Int[Tensor, " t"]) -> Task:
+        """Loss and score; regressions are standardised with the training graphs alone."""
+        if self.kind == "classification":
+            return Classification(self.outputs)
+        if self.kind == "multilabel":
+            return MultiLabel(self.outputs, METRICS.get(target, "roc_auc"))
+        return Regression.of(self.targets[target].y[train])
+
+
+def from_dataset(recipe: Recipe, dataset: Dataset, seed: int) -> EvaluationData:
+    """A dataset with the splits and targets of a recipe.
+
+    Raises:
+        ValueError: the dataset lacks a target or the split that the recipe uses.
+    """
+    splits = _splits(recipe, dataset, seed)
+    graphs = _select_inputs(recipe, dataset.collection)
+    if dataset.position is not None:  # DTNN, MPNN and PPGN use positions; all others ignore them
+        graphs = with_positions(graphs, dataset.position)
+    inputs = (graphs.codes, graphs.label_sizes, graphs.edge_label_sizes, graphs.x is None)
+    content = f"{dataset.fingerprint} {inputs} {graphs.edge_attr is None}"
+    if dataset.position is not None:
+        content += " positions"
+    targets = [Target(dataset.name, dataset.y, _fingerprint(content, splits))]
+    if recipe.targets:
+        targets = [_one_target(dataset, name, content, splits) for name in recipe.targets]
+    return EvaluationData(dataset.name, graphs, dataset.task, splits, {t.name: t for t in targets})
+
+
+def from_graphs(
+    recipe: Recipe, name: str, graphs: Collection, y: Tensor, kind: str, seed: int, folds: int
+) -> EvaluationData:
+    """A user's own graphs with the splits of a recipe; folds are stratified by class.
+
+    Raises:
+        ValueError: the recipe uses published splits.
+    """
+    graphs = _select_inputs(recipe, graphs)
+    if recipe.splits == "official":
+        raise ValueError(
+            f"recipe {recipe.name} is for datasets that are published with a split: for graphs of "
+            "your own use one with splits = 'folds' or 'random'"
+        )
+    if recipe.splits == "random":
+        splits = (random_split(len(graphs), seed),)
+    else:
+        splits = make_folds(y if kind == "classification" else None, len(graphs), seed, folds)
+    digest = hashlib.sha256()
+    content = {f.name: getattr(graphs, f.name) for f in fields(graphs)} | {"y": y}
+    for field, value in content.items():
+        digest.update(f"{field} {getattr(value, 'shape', value)};".encode())
+        if isinstance(value, Tensor):
+            digest.update(value.contiguous().numpy().tobytes())
+    target = Target(name, y, _fingerprint(digest.hexdigest(), splits))
+    return EvaluationData(name, graphs, kind, splits, {name: target})
+
+
+@dataclass(frozen=True)
+class PositionedCollection(Collection):
+    """A collection whose batches have ``pos``: the coordinates of each vertex in Å.
+
+    Args:
+        position: coordinates of all vertices, in the collection's order.
+    """
+
+    position: Float[Tensor, "V 3"] | None = None
+
+    def batch(self, index: Int[Tensor, " b"], totals: tuple[int, int] | None = None) -> GraphBatch:
+        """The selected graphs as :meth:`Collection.batch` gives them, with their positions."""
+        batch = super().batch(index, totals)
+        assert self.position is not None
+        start = self.ptr[index.to(self.ptr.device)] - batch.ptr[:-1]  # (b,)
+        vertices = torch.arange(batch.num_nodes, device=batch.ptr.device) + start[batch.batch]
+        batch.pos = self.position[vertices]
+        return batch
+
+
+def with_positions(collection: Collection, position: Float[Tensor, "V 3"]) -> PositionedCollection:
+    """A collection with the positions of its vertices, which DTNN, MPNN and PPGN use."""
+    return PositionedCollection(**vars(collection), position=position)
+
+
+def _one_target(dataset: Dataset, name: str, content: str, splits: tuple[Split, ...]) -> Target:
+    """One target of a dataset that has several."""
+    if name not in dataset.target_names:
+        raise ValueError(f"{dataset.name} has no target {name}: {', '.join(dataset.target_names)}")
+    column = dataset.target_names.index(name)
+    y = dataset.y[:, column : column + 1].clone()
+    return Target(f"{dataset.name}-{name}", y, _fingerprint(f"{content} {name}", splits))
+
+
+def _select_inputs(recipe: Recipe, graphs: Collection) -> Collection:
+    """The graphs without the inputs that a recipe leaves out."""
+    if not recipe.edges:
+        graphs = replace(graphs, edge_label=None, edge_label_sizes=(), edge_attr=None)
+    return replace(graphs, codes=recipe.categories == "embedding")
+
+
+def _splits(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Split, ...]:
+    if recipe.splits == "folds":
+        return dataset.folds(seed).splits
+    if recipe.splits == "random":
+        return (dataset.random_split(seed),)
+    if dataset.official_split is None:
+        raise ValueError(f"{dataset.name} is published without a split: use splits = 'folds'")
+    return (dataset.official_split,)
+
+
+def _fingerprint(content: str, splits: tuple[Split, ...]) -> str:
+    digest = hashlib.sha256(content.encode())
+    for split in splits:
+        for part in (split.train, split.validation, split.test):
+            digest.update(part.to(torch.int64).numpy().tobytes() + b";")
+    return digest.hexdigest()
