@@ -14,9 +14,11 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -24,7 +26,11 @@ sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
 
 from gpu_timing import DECILES, ITERATIONS, arrays, draw, measure, table  # noqa: E402
 
-from softperm.ops.transport import gpu, reference  # noqa: E402
+if not find_spec("numba"):  # only the CPU's kernels need it
+    sys.modules["softperm.ops.transport.cpu"] = ModuleType("cpu")
+    sys.modules["softperm.ops.transport.cpu"].__dict__.update(forward=None, backward=None)
+
+from softperm.ops.transport import gpu, reference, sinkhorn  # noqa: E402
 from softperm.ops.transport.problem import Problem, pose  # noqa: E402
 
 RAGGED = (0, 1, 2, 7, 31, 32, 33, 100, 129, 400, 513, 900, 2500, 6000)
@@ -159,21 +165,7 @@ def check_graph():
             assert torch.equal(x, y), "replay and eager differ"
 
 
-def operators():
-    """The registered operators; without numba, which only the CPU's kernels need, without those."""
-    import types
-
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        sys.modules.setdefault("softperm.ops.transport.cpu", types.ModuleType("cpu"))
-    from softperm.ops.transport import sinkhorn
-
-    return sinkhorn
-
-
 def check_compile():
-    sinkhorn = operators()
     ptr = torch.tensor([0, 20, 60, 700], device="cuda")
     scores = torch.rand(700, 20, device="cuda", requires_grad=True)
 
@@ -189,7 +181,6 @@ def check_compile():
 
 
 def check_vmap():
-    sinkhorn = operators()
     ptr = torch.tensor([0, 20, 60, 700, 700], device="cuda")
     scores = torch.rand(30, 700, 20, device="cuda") * 4
     stacked = torch.vmap(lambda s: sinkhorn(s, ptr))(scores)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TypeVar
+
+T, R = TypeVar("T"), TypeVar("R")
 
 MIN_OPERATIONS = 1 << 18  # fewer are done before a second thread would have started
 
@@ -42,6 +45,33 @@ def _pool(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cores(), thread_name_prefix="softperm")
 
 
+def in_threads(work: Callable[[], object], workers: int) -> None:
+    """Calls ``work()`` in this thread and in ``workers - 1`` others at the same time.
+
+    Each call takes items from a common list until none is left. When the list is empty, calls that
+    have not started are cancelled: on a busy machine this thread does all the work, and nested
+    calls cannot wait for each other.
+    """
+    helpers = [thread_pool().submit(work) for _ in range(workers - 1)]
+    work()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+def over_items(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """``[function(item) for item in items]``, by as many threads as :func:`threads` says."""
+    results: dict[int, R] = {}
+    remaining = iter(enumerate(items))
+
+    def work() -> None:
+        for place, item in remaining:
+            results[place] = function(item)
+
+    in_threads(work, min(threads(), len(items)))
+    return [results[place] for place in range(len(items))]
+
+
 def over_ranges(
     kernel: Callable[..., object], count: int, operations: int, *arguments: object
 ) -> None:
@@ -54,13 +84,6 @@ def over_ranges(
         arguments: passed before the range.
     """
     workers = 1 if operations < MIN_OPERATIONS else min(threads(), count)
-    if workers <= 1:
-        kernel(*arguments, 0, count)
-        return
-    pieces = min(count, 4 * workers)  # more than threads, so that uneven ranges balance
+    pieces = 1 if workers <= 1 else min(count, 4 * workers)  # more than threads, for balance
     cuts = [count * i // pieces for i in range(pieces + 1)]
-    running = [
-        thread_pool().submit(kernel, *arguments, cuts[i], cuts[i + 1]) for i in range(pieces)
-    ]
-    for piece in running:
-        piece.result()
+    over_items(lambda i: kernel(*arguments, cuts[i], cuts[i + 1]), range(pieces))

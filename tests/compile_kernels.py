@@ -15,7 +15,6 @@ from triton.runtime import jit
 
 from softperm.ops.normalisation import gpu as normalisation
 from softperm.ops.ragged import gpu as ragged
-from softperm.ops.ragged import gpu_maximum
 from softperm.ops.transport import gpu as transport
 from softperm.ops.transport.problem import pose
 from softperm.training import gpu_adam, gpu_batch_layout
@@ -49,15 +48,16 @@ def ragged_products() -> None:
         ragged.pool(x, x, ptr)
         ragged.spread(small, x, ptr)
         for e in (edges, edges.repeat(1, 1, 4)):  # many at a vertex
-            offsets = ragged.row_offsets(e, 40)
+            offsets = ragged.row_offsets(e, 40, True)
             for weight in (None, torch.randn(e.shape[::2], dtype=dtype)):
-                ragged.propagate(x, offsets, e[:, 1], weight)
+                ragged.propagate(x, offsets, e[:, 1], weight, True)
         begin, end = torch.arange(40), torch.arange(1, 41)
-        out, _ = gpu_maximum.maximum(x[0], begin, end, edges[0, 1])
-        gpu_maximum.maximum_backward(x[0], x[0], out, begin, end, edges[0, 0])
+        out, _ = ragged.maximum(x[0], begin, end, edges[0, 1])
+        ragged.maximum_backward(x[0], x[0], out, begin, end, edges[0, 0])
     many = 2**31 + 8  # edges, of which places no longer are 32-bit numbers
     ragged._row_offsets_kernel[(1,)](edges, edges, 3, many, 32, 1, BV=128, num_warps=4)
-    ragged.propagate(x[:1, :1], ragged.row_offsets(edges[:1, :, :1], 1), edges[:1, 1, :1], None)
+    one = edges[:1, :, :1]
+    ragged.propagate(x[:1, :1], ragged.row_offsets(one, 1, True), one[:, 1], None, True)
 
 
 def stacked_training() -> None:

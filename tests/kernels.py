@@ -15,7 +15,6 @@ law = pytest.mark.skipif(not APART, reason="runs in a process of its own")
 FILES = [
     "ops/transport/test_gpu.py",
     "ops/ragged/test_gpu.py",
-    "ops/ragged/test_gpu_maximum.py",
     "ops/test_gpu_normalisation.py",
     "lab/baselines/test_gpu_stack.py",
     "training/test_gpu_adam.py",

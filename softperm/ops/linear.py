@@ -1,8 +1,8 @@
-"""Linear layers that many models on one GPU share: as few launches as one model takes.
+"""Linear layers for many models on one GPU, with as few launches as for one model.
 
-``torch.nn.functional.linear`` mapped over models by ``torch.vmap`` becomes a product, a scaling of
-the bias and a sum, and leaves the weights' gradient transposed. Here M models take one batched
-product forward and two backward, with every gradient as the parameters lie in memory.
+``torch.nn.functional.linear`` mapped over models with ``torch.vmap`` becomes a product, a scaling
+of the bias and a sum, and its gradient of the weights is transposed. Here M models take one batched
+product forward and two backward, and every gradient has the memory layout of its parameter.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from softperm.ops.operators import mapped_axis_first
+
 SHARE = 64
 """Rows of the input that one part of the weights' gradient sums over on a GPU.
 
-Vertices are many and weights few: a batched product would leave most of the GPU without work. The
-rows are divided where their number allows it; stacked training takes care that it does.
+There are many vertices and few weights: a batched product would use a small part of the GPU. The
+rows are divided if their number is a multiple of this, as it is in stacked training.
 """
 
 
@@ -31,9 +33,9 @@ def linear(
 
 
 def _launches_shared(x: Tensor) -> bool:
-    """Whether many models share launches on a GPU; elsewhere torch's own layer costs less.
+    """Whether many models share launches on a GPU; otherwise torch's own layer is faster.
 
-    Mixed precision is left to torch as well, which casts what its layer multiplies.
+    Mixed precision is left to torch, whose layer casts its arguments.
     """
     mapped = torch._C._are_functorch_transforms_active()
     return x.is_cuda and mapped and not torch.is_autocast_enabled(x.device.type)
@@ -50,16 +52,16 @@ class Linear(nn.Linear):
 def vertex_linear(
     x: Float[Tensor, "V I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "V O"]:
-    """:func:`linear` for what soft permutations are made from.
+    """:func:`linear` for the scores of soft permutations, in float64 on the CPU.
 
-    On a CPU a float32 product rounds a row by its place and by the number of rows. Where all
-    vertices of a graph are alike, LayerNorm behind the alignment turns that into 1e-5 and more, so
-    that outputs would depend on the order of vertices and graphs. There it is formed in float64.
+    On the CPU the rounding of a row of a float32 product depends on its position and on the number
+    of rows. If all vertices of a graph are identical, LayerNorm after the alignment amplifies this
+    to 1e-5 and more, and outputs would depend on the order of vertices and graphs.
     """
     if x.is_cuda or x.dtype != torch.float32:
         return linear(x, weight, bias)
-    wide = None if bias is None else bias.double()
-    return nn.functional.linear(x.double(), weight.double(), wide).to(x.dtype)
+    bias = None if bias is None else bias.double()
+    return nn.functional.linear(x.double(), weight.double(), bias).to(x.dtype)
 
 
 class VertexLinear(Linear):
@@ -92,19 +94,13 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple:
-        def stacked(tensor: Tensor | None, at: int | None) -> Tensor | None:
-            if tensor is None:
-                return None
-            if at is None:  # shared by all models
-                return tensor.expand(info.batch_size, *tensor.shape)
-            return tensor.movedim(at, 0)
-
-        arguments = [stacked(t, at) for t, at in zip((x, weight, bias), in_dims, strict=True)]
-        return _StackedLinear.apply(*arguments), 0
+        tensors = [x, weight] if bias is None else [x, weight, bias]
+        stacked = list(mapped_axis_first(info, in_dims[: len(tensors)], tensors))
+        return _StackedLinear.apply(*stacked, *[None] * (3 - len(stacked))), 0
 
 
 class _StackedLinear(_Linear):
-    """M models side by side: x (M, V, I), weight (M, O, I), bias (M, O)."""
+    """M models at once: x (M, V, I), weight (M, O, I), bias (M, O)."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

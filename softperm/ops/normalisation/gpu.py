@@ -1,7 +1,7 @@
 """Batch normalisation of many models on the GPU, in Triton: two launches forward, two backward.
 
-Each model's rows are summed in shares, which every program that needs the sums adds up in the same
-order: no atomics, the same bits on every run.
+The rows of a model are divided into shares. Every program that needs a sum over all rows adds the
+sums of the shares in the same order: no atomics, the same bits on every run.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from softperm.jit import gpu_kernel
 from softperm.ops.ragged.gpu import block
 
-ROWS = 32  # that one step of a program reads
-SHARE = 128  # rows that a program sums over, until there are MOST programs for a model
-MOST = 32
+ROWS = 32  # rows that one step of a program reads
+SHARE = 128  # rows in a share, unless that makes more than MOST_SHARES
+MOST_SHARES = 32
 
 
-@triton.jit
+@gpu_kernel
 def _moments_kernel(
     x, count, rows, mean, power, V, H, shares, ROWS: tl.constexpr, BH: tl.constexpr
 ):  # fmt: skip
@@ -49,10 +50,10 @@ def _moments_kernel(
     tl.store(rows + m * shares + s + tl.arange(0, 1), seen)
 
 
-@triton.jit
+@gpu_kernel
 def _normalise_kernel(
     x, weight, bias, running_mean, running_var, rows, means, powers, y, mean, var,
-    learnt_mean, learnt_var, V, H, shares,
+    new_mean, new_var, V, H, shares,
     EPS: tl.constexpr, RELU: tl.constexpr, MOMENTUM: tl.constexpr,
     ROWS: tl.constexpr, BH: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
@@ -74,26 +75,26 @@ def _normalise_kernel(
         at = m * H + h
         tl.store(mean + at, middle, h < H)
         tl.store(var + at, spread, h < H)
-        taken = tl.full((1,), MOMENTUM, count.dtype)  # a bare number would be a float32
-        taken *= (count > 0).to(count.dtype)  # an empty batch teaches nothing
+        rate = tl.full((1,), MOMENTUM, count.dtype)  # a bare number would be a float32
+        rate *= (count > 0).to(count.dtype)  # an empty batch changes nothing
         old = tl.load(running_mean + at, h < H, other=0.0)
-        tl.store(learnt_mean + at, old + taken * (middle - old), h < H)
+        tl.store(new_mean + at, old + rate * (middle - old), h < H)
         old = tl.load(running_var + at, h < H, other=0.0)
         unbiased = spread * (count / tl.maximum(count - 1, 1.0))
-        tl.store(learnt_var + at, old + taken * (unbiased - old), h < H)
+        tl.store(new_var + at, old + rate * (unbiased - old), h < H)
     scale = tl.load(weight + m * H + h, h < H, other=0.0) / tl.sqrt(spread + EPS)
     shift = tl.load(bias + m * H + h, h < H, other=0.0)
     v = k.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = (v[:, None] < V) & (h[None, :] < H)
     place = m.to(tl.int64) * V * H + v[:, None] * H + h[None, :]
     values = tl.load(x + place, inside, other=0.0)
-    made = (values - middle[None, :]) * scale[None, :] + shift[None, :]
+    result = (values - middle[None, :]) * scale[None, :] + shift[None, :]
     if RELU:
-        made = tl.where(made < 0, 0.0, made)  # NaN stays
-    tl.store(y + place, made, inside)
+        result = tl.where(result < 0, 0.0, result)  # NaN stays
+    tl.store(y + place, result, inside)
 
 
-@triton.jit
+@gpu_kernel
 def _reaching(
     grad, x, place, inside, middle, inverse, weight, shift, RELU: tl.constexpr
 ):  # fmt: skip
@@ -105,7 +106,7 @@ def _reaching(
     return g, unit
 
 
-@triton.jit
+@gpu_kernel
 def _sums_kernel(
     grad, x, weight, bias, mean, var, d_weight, d_bias, V, H, shares,
     EPS: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr,
@@ -131,7 +132,7 @@ def _sums_kernel(
     tl.store(d_bias + (m * shares + s) * H + h, of_bias, there)
 
 
-@triton.jit
+@gpu_kernel
 def _backward_kernel(
     grad, x, weight, bias, mean, var, count, weights, biases, d_x, d_weight, d_bias,
     V, H, shares,
@@ -165,9 +166,9 @@ def _backward_kernel(
 
 
 def _layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
-    """Rows V, columns H, into how many shares rows are cut, sizes of blocks."""
+    """Number of rows V, of columns H, of shares of rows, and the sizes of blocks."""
     _, v, h = x.shape
-    shares = min(MOST, triton.next_power_of_2(max(1, triton.cdiv(v, SHARE))))
+    shares = min(MOST_SHARES, triton.next_power_of_2(max(1, triton.cdiv(v, SHARE))))
     return v, h, shares, {"ROWS": ROWS, "BH": block(h, 64)}
 
 
@@ -175,10 +176,10 @@ def normalise(
     x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, running_mean: Tensor,
     running_var: Tensor, eps: float, relu: bool, momentum: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """See :func:`softperm.ops.normalisation.normalise_op`."""
+    """See :data:`softperm.ops.normalisation.normalise_op`."""
     if not x.numel():
-        nothing = torch.zeros_like(weight)
-        return x.clone(), nothing, nothing.clone(), running_mean.clone(), running_var.clone()
+        zeros = torch.zeros_like(weight)
+        return x.clone(), zeros, zeros.clone(), running_mean.clone(), running_var.clone()
     x, count = x.contiguous(), count.contiguous()
     models, (v, h, shares, blocks) = len(x), _layout(x)
     columns = triton.cdiv(h, blocks["BH"])
@@ -199,7 +200,7 @@ def normalise_backward(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, mean: Tensor,
     var: Tensor, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of rows, weight and bias."""
+    """See :data:`softperm.ops.normalisation.normalise_backward_op`."""
     if not x.numel():
         return x.clone(), torch.zeros_like(weight), torch.zeros_like(bias)
     x, grad, count = x.contiguous(), grad.contiguous(), count.contiguous()
@@ -207,12 +208,12 @@ def normalise_backward(
     columns = triton.cdiv(h, blocks["BH"])
     weights, biases = x.new_empty(2, models, shares, h)
     d_x, d_weight, d_bias = torch.empty_like(x), x.new_empty(models, h), x.new_empty(models, h)
-    given = grad, x, *(t.contiguous() for t in (weight, bias, mean, var))
+    inputs = grad, x, *(t.contiguous() for t in (weight, bias, mean, var))
     _sums_kernel[(models * shares, columns)](
-        *given, weights, biases, v, h, shares, EPS=eps, RELU=relu, **blocks
+        *inputs, weights, biases, v, h, shares, EPS=eps, RELU=relu, **blocks
     )
     _backward_kernel[(models * triton.cdiv(v, ROWS), columns)](
-        *given, count, weights, biases, d_x, d_weight, d_bias, v, h, shares,
+        *inputs, count, weights, biases, d_x, d_weight, d_bias, v, h, shares,
         EPS=eps, RELU=relu, SHARES=shares, **blocks,
     )  # fmt: skip
     return d_x, d_weight, d_bias

@@ -1,22 +1,32 @@
-"""Linear algebra on graphs laid end to end: cost follows real vertices and edges, never padding.
+"""Linear algebra on graphs stored end to end: the cost follows real vertices and edges, no padding.
 
 Three operators, closed under differentiation, each for all graphs of all models at once:
-:func:`propagate` multiplies by the sparse adjacency, :func:`pool` multiplies two ragged matrices
-into one small matrix per graph, :func:`spread` is the adjoint of the latter. Beside them the
-largest values over neighbours and over graphs: :func:`neighbour_maximum` and :func:`graph_maximum`.
+:func:`propagate` multiplies by the sparse adjacency matrix, :func:`pool` multiplies two ragged
+matrices into one small matrix per graph, :func:`spread` is the adjoint of :func:`pool`. In
+addition, the maximum over neighbours and over graphs: :func:`neighbour_maximum` and
+:func:`graph_maximum`.
+
+The registered operators take the arrays of M models, each with its own vertices, graphs and edges.
+Mapped over models with ``torch.vmap``, an operator is still a single call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch._ops import OpOverload
 
-from softperm.ops.derivatives import only_backward
-from softperm.ops.ragged.maximum import graph_maximum, neighbour_maximum, owners
-from softperm.ops.ragged.operators import pool_op, propagate_op, row_offsets_op, spread_op
+from softperm.ops.checks import refuse_function_transforms
+from softperm.ops.operators import deferred, mapped_axis_first, over_models, register
+from softperm.ops.ragged import cpu
 
 __all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]
+
+_GPU = "softperm.ops.ragged.gpu"
 
 
 def propagate(
@@ -31,15 +41,15 @@ def propagate(
     Args:
         x: a vector for each vertex.
         edge_index: directed edges (i, j): row i of the adjacency matrix, column j.
-        edge_weight: weight of each edge, 1 by default; carries no gradient.
-        canonical: promises that edges are sorted by row and symmetric, weights included, as
-            :mod:`softperm.data.graphs` makes them, which saves sorting them twice.
+        edge_weight: weight of each edge, 1 by default; receives no gradient.
+        canonical: whether edges are known to be sorted by row and symmetric, weights included, as
+            :mod:`softperm.data.graphs` returns them; this saves sorting them twice.
 
     Returns:
         A vector for each vertex.
     """
     _check_rows(x=x)
-    if edge_index.ndim != 2 or len(edge_index) != 2 or not _whole(edge_index):
+    if edge_index.ndim != 2 or len(edge_index) != 2 or not _is_integral(edge_index):
         raise ValueError(
             f"edge_index must be (2, E) whole numbers; got {edge_index.dtype} of shape "
             f"{tuple(edge_index.shape)}"
@@ -47,19 +57,19 @@ def propagate(
     if edge_weight is not None and edge_weight.shape != edge_index.shape[1:]:
         raise ValueError(
             f"there are {edge_index.shape[1]} edges, but edge_weight has shape "
-            f"{tuple(edge_weight.shape)}; expected a number for each"
+            f"{tuple(edge_weight.shape)}; expected one number for each edge"
         )
-    only_backward(x)
-    kind = _summed(x)
+    refuse_function_transforms(x)
+    dtype = _accumulation_type(x)
     if edge_weight is not None:
-        edge_weight = edge_weight.detach().to(kind)
+        edge_weight = edge_weight.detach().to(dtype)
     if not canonical:
         order = edge_index[0].argsort(stable=True)
         edge_index = edge_index[:, order]
         edge_weight = None if edge_weight is None else edge_weight[order]
     edges, weights = edge_index[None], None if edge_weight is None else edge_weight[None]
     row_ptr = row_offsets_op(edges, len(x), canonical)  # (1, V + 1)
-    out = propagate_op(x.to(kind)[None], row_ptr, edges[:, 1], weights, canonical)
+    out = propagate_op(x.to(dtype)[None], row_ptr, edges[:, 1], weights, canonical)
     return out.squeeze(0).to(x.dtype)
 
 
@@ -68,9 +78,9 @@ def pool(
 ) -> Float[Tensor, "B P F"]:
     """One product per graph: the transpose of its rows of ``left`` times its rows of ``right``."""
     _check_rows(ptr, left=left, right=right)
-    only_backward(left, right)
-    kind = _summed(left)
-    out = pool_op(left.to(kind)[None], right.to(kind)[None], ptr[None])
+    refuse_function_transforms(left, right)
+    dtype = _accumulation_type(left)
+    out = pool_op(left.to(dtype)[None], right.to(dtype)[None], ptr[None])
     return out.squeeze(0).to(left.dtype)
 
 
@@ -84,28 +94,292 @@ def spread(
             f"expected a matrix with {right.shape[1]} columns for each of {len(ptr) - 1} graphs; "
             f"got {tuple(small.shape)}"
         )
-    only_backward(small, right)
-    kind = _summed(right)
-    out = spread_op(small.to(kind)[None], right.to(kind)[None], ptr[None])
+    refuse_function_transforms(small, right)
+    dtype = _accumulation_type(right)
+    out = spread_op(small.to(dtype)[None], right.to(dtype)[None], ptr[None])
     return out.squeeze(0).to(right.dtype)
 
 
+def neighbour_maximum(
+    x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]
+) -> Float[Tensor, "V F"]:
+    """The maximum of each feature over each vertex's neighbours; 0 for a vertex without any.
+
+    The gradient is divided equally among all neighbours that attain the maximum.
+
+    Args:
+        x: a vector for each vertex.
+        edge_index: directed edges, sorted by row and symmetric.
+    """
+    if not _has_kernels(x):
+        return _scatter_maximum(x[edge_index[1]], edge_index[0], len(x))
+    degree = edge_index.new_zeros(len(x)).scatter_add(0, edge_index[0], edge_index[0] * 0 + 1)
+    end = degree.cumsum(0)
+    neighbours = end - degree, end, edge_index[1]
+    return maximum_op(x, *neighbours, *neighbours)[0]
+
+
+def graph_maximum(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
+    """The maximum of each feature over each graph's vertices; 0 for an empty graph.
+
+    The gradient is divided equally among all vertices that attain the maximum.
+    """
+    owner = owners(ptr, len(x))
+    if not _has_kernels(x):
+        return _scatter_maximum(x, owner, ptr.numel())[:-1]
+    vertex = torch.arange(len(x), device=x.device)
+    inside = (owner < ptr.numel() - 1).long()
+    return maximum_op(x, ptr[:-1], ptr[1:], vertex, vertex, vertex + inside, owner)[0]
+
+
+def owners(ptr: Int[Tensor, " B1"], vertices: int) -> Int[Tensor, " V"]:
+    """The graph of each vertex; B for a vertex outside every graph."""
+    ends = ptr.new_zeros(vertices + 1).scatter_add(0, ptr[1:], torch.ones_like(ptr[1:]))
+    before = torch.arange(vertices, device=ptr.device) < ptr[0]
+    return ends.cumsum(0)[:vertices].masked_fill(before, ptr.numel() - 1)
+
+
 def _check_rows(ptr: Tensor | None = None, **rows: Tensor) -> None:
-    """Raises ValueError for matrices without a row for each vertex, or no vector of offsets."""
+    """Raises ValueError for matrices without a row for each vertex, or invalid offsets."""
     counts = {name: x.shape[0] for name, x in rows.items() if x.ndim == 2}
     if len(counts) < len(rows) or len(set(counts.values())) > 1:
-        found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in rows.items())
-        raise ValueError(f"expected matrices with a row for each vertex; got {found}")
-    if ptr is not None and (ptr.ndim != 1 or not _whole(ptr)):
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in rows.items())
+        raise ValueError(f"expected matrices with a row for each vertex; got {shapes}")
+    if ptr is not None and (ptr.ndim != 1 or not _is_integral(ptr)):
         raise ValueError(
             f"ptr must be a vector of whole numbers; got {ptr.dtype} of shape {tuple(ptr.shape)}"
         )
 
 
-def _whole(x: Tensor) -> bool:
+def _is_integral(x: Tensor) -> bool:
     return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
-def _summed(x: Tensor) -> torch.dtype:
-    """The type in which to sum: that of the numbers, float32 if it is shorter."""
+def _accumulation_type(x: Tensor) -> torch.dtype:
+    """The type in which sums are formed: that of the numbers, and at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
+
+
+def _has_kernels(x: Tensor) -> bool:
+    """Whether ``maximum_op`` has a kernel for this device; torch's scatter is used elsewhere."""
+    return x.is_cuda
+
+
+def _scatter_maximum(
+    values: Float[Tensor, "K F"], place: Int[Tensor, " K"], places: int
+) -> Float[Tensor, "places F"]:
+    index = place[:, None].expand(-1, values.shape[1])
+    lowest = values.new_full((places, values.shape[1]), -torch.inf)  # receives no gradient
+    maximum = lowest.scatter_reduce(0, index, values, "amax")
+    return torch.where(maximum.isneginf(), 0.0, maximum)
+
+
+# The products as operators: implementations in plain torch, for devices without kernels.
+
+
+def _pool_reference(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    products = left[:, :, :, None] * right[:, :, None, :]  # (M, V, P, F)
+    place = _owners_of_models(ptr, left.shape[1])[:, :, None, None].expand_as(products)
+    out = left.new_zeros(*ptr.shape, *products.shape[2:])
+    return out.scatter_add_(1, place, products)[:, :-1].clone()
+
+
+def _spread_reference(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    matrices = torch.cat([small, small.new_zeros(len(small), 1, *small.shape[2:])], dim=1)
+    model = torch.arange(len(small), device=small.device)[:, None]
+    owner = _owners_of_models(ptr, right.shape[1])
+    return torch.einsum("mvpf,mvf->mvp", matrices[model, owner], right)
+
+
+def _owners_of_models(ptr: Tensor, vertices: int) -> Tensor:
+    """(M, B + 1) -> (M, V): the graph of each vertex; B for a vertex outside every graph."""
+    vertex = torch.arange(vertices, device=ptr.device).repeat(len(ptr), 1)
+    owner = torch.searchsorted(ptr[:, 1:].contiguous(), vertex, right=True)
+    return torch.where(ptr.gather(1, owner) <= vertex, owner, ptr.shape[1] - 1)
+
+
+def _row_offsets_reference(edge_index: Tensor, vertices: int, valid: bool) -> Tensor:
+    vertex = torch.arange(vertices + 1, device=edge_index.device).expand(len(edge_index), -1)
+    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex.contiguous())
+
+
+def _propagate_reference(
+    x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
+) -> Tensor:
+    place, source = (t[:, :, None].expand(-1, -1, x.shape[2]) for t in (_rows(row_ptr, col), col))
+    values = x.gather(1, source)  # (M, E, F)
+    if weight is not None:
+        values = values * weight[:, :, None]
+    return torch.zeros_like(x).scatter_add_(1, place, values)
+
+
+def _rows(row_ptr: Tensor, col: Tensor) -> Tensor:
+    """(M, V + 1), (M, E) -> (M, E): the row of each edge."""
+    edge = torch.arange(col.shape[1], device=col.device).repeat(len(col), 1)
+    return torch.searchsorted(row_ptr[:, 1:].contiguous(), edge, right=True)
+
+
+# Their gradients.
+
+
+def _save_inputs(ctx: Any, inputs: tuple, output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _pool_backward(ctx: Any, grad: Tensor) -> tuple:
+    left, right, ptr = ctx.saved_tensors
+    d_left = spread_op(grad, right, ptr) if ctx.needs_input_grad[0] else None
+    d_right = spread_op(grad.mT, left, ptr) if ctx.needs_input_grad[1] else None
+    return d_left, d_right, None
+
+
+def _spread_backward(ctx: Any, grad: Tensor) -> tuple:
+    small, right, ptr = ctx.saved_tensors
+    d_small = pool_op(grad, right, ptr) if ctx.needs_input_grad[0] else None
+    d_right = spread_op(small.mT, grad, ptr) if ctx.needs_input_grad[1] else None
+    return d_small, d_right, None
+
+
+def _save_edges(ctx: Any, inputs: tuple, output: Any) -> None:
+    _, *edges, ctx.symmetric = inputs
+    ctx.save_for_backward(*edges)
+
+
+def _propagate_backward(ctx: Any, grad: Tensor) -> tuple:
+    row_ptr, col, weight = ctx.saved_tensors
+    if not ctx.symmetric:
+        order = col.argsort(dim=1, stable=True)
+        turned = torch.stack([col, _rows(row_ptr, col)], dim=1)  # (M, 2, E)
+        turned = turned.gather(2, order[:, None].expand_as(turned))
+        row_ptr, col = row_offsets_op(turned, grad.shape[1], True), turned[:, 1]
+        weight = None if weight is None else weight.gather(1, order)
+    return propagate_op(grad, row_ptr, col, weight, ctx.symmetric), None, None, None, None
+
+
+pool_op = register(
+    "pool(Tensor left, Tensor right, Tensor ptr) -> Tensor",
+    fake=lambda left, right, ptr: left.new_empty(
+        ptr.shape[0], ptr.shape[1] - 1, left.shape[2], right.shape[2]
+    ),
+    reference=_pool_reference,
+    cpu=cpu.pool,
+    gpu=deferred(_GPU, "pool"),
+    save=_save_inputs,
+    backward=_pool_backward,
+    vmap=over_models,
+)
+"""(M, V, P), (M, V, F), (M, B + 1) -> (M, B, P, F): one product of transposes per graph."""
+
+spread_op = register(
+    "spread(Tensor small, Tensor right, Tensor ptr) -> Tensor",
+    fake=lambda small, right, ptr: right.new_empty(*right.shape[:2], small.shape[2]),
+    reference=_spread_reference,
+    cpu=cpu.spread,
+    gpu=deferred(_GPU, "spread"),
+    save=_save_inputs,
+    backward=_spread_backward,
+    vmap=over_models,
+)
+"""(M, B, P, F), (M, V, F), (M, B + 1) -> (M, V, P): vertices' vectors times their matrices."""
+
+row_offsets_op = register(
+    "row_offsets(Tensor edge_index, int vertices, bool valid) -> Tensor",
+    fake=lambda edge_index, vertices, valid: edge_index.new_empty(
+        edge_index.shape[0], vertices + 1, dtype=torch.long
+    ),
+    reference=_row_offsets_reference,
+    cpu=cpu.row_offsets,
+    gpu=deferred(_GPU, "row_offsets"),
+    vmap=over_models,
+)
+"""(M, 2, E) sorted by row -> (M, V + 1): first edge of each row, with the number of edges.
+
+``valid`` states that edges name existing vertices; otherwise the CPU checks it.
+"""
+
+propagate_op = register(
+    "propagate(Tensor x, Tensor row_ptr, Tensor col, Tensor? weight, bool symmetric) -> Tensor",
+    fake=lambda x, row_ptr, col, weight, symmetric: x.new_empty(x.shape),
+    reference=_propagate_reference,
+    cpu=cpu.propagate,
+    gpu=deferred(_GPU, "propagate"),
+    save=_save_edges,
+    backward=_propagate_backward,
+    vmap=over_models,
+)
+"""(M, V, F), (M, V + 1), (M, E), (M, E) -> (M, V, F): adjacency times ``x``."""
+
+
+# The maximum as an operator.
+
+
+def _save_maximum(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, _, _, _, *back = inputs
+    ctx.save_for_backward(x, *output, *back)
+
+
+def _maximum_backward(ctx: Any, grad: Tensor, grad_of_ties: Tensor | None) -> tuple:
+    x, out, ties, *back = ctx.saved_tensors
+    share = grad / ties.clamp(min=1)
+    return maximum_backward_op(share, x, out, *back), *[None] * 6
+
+
+def _map_maximum(operator: OpOverload, info: Any, in_dims: tuple, *tensors: Tensor) -> tuple:
+    x, *lists = mapped_axis_first(info, in_dims, tensors)
+    forward, back = lists[:3], lists[3:]
+    places = forward[0].shape[1]
+    out = operator(x.flatten(0, 1), *_one_list(forward, x.shape[1]), *_one_list(back, places))
+    return tuple(t.unflatten(0, (info.batch_size, places)) for t in out), (0, 0)
+
+
+def _map_maximum_backward(
+    operator: OpOverload, info: Any, in_dims: tuple, *tensors: Tensor
+) -> tuple:
+    share, x, out, *back = mapped_axis_first(info, in_dims, tensors)
+    rows = (t.flatten(0, 1) for t in (share, x, out))
+    d_x = operator(*rows, *_one_list(back, share.shape[1]))
+    return d_x.unflatten(0, x.shape[:2]), 0
+
+
+def _one_list(lists: Sequence[Tensor], step: int) -> tuple[Tensor, ...]:
+    """Concatenates the lists of all models; the rows of all models are numbered consecutively."""
+    begin, end, rows = lists
+    length = rows.shape[1]
+    return (
+        _shifted(begin, length).flatten(),
+        _shifted(end, length).flatten(),
+        _shifted(rows, step).flatten(),
+    )
+
+
+def _shifted(index: Tensor, step: int) -> Tensor:
+    """(M, K) with m · step added to the indices of model m."""
+    return index + step * torch.arange(len(index), device=index.device)[:, None]
+
+
+maximum_op = register(
+    "maximum(Tensor x, Tensor begin, Tensor end, Tensor source, Tensor back_begin, "
+    "Tensor back_end, Tensor target) -> (Tensor maximum, Tensor ties)",
+    fake=lambda x, begin, *_: (
+        x.new_empty(begin.shape[0], x.shape[1]),
+        x.new_empty(begin.shape[0], x.shape[1]),
+    ),
+    reference=deferred(_GPU, "maximum"),
+    save=_save_maximum,
+    backward=_maximum_backward,
+    vmap=_map_maximum,
+)
+"""(V, F) -> (R, F): maximum of the rows that reach each place, and how many rows attain it.
+
+Rows ``source[begin[r]:end[r]]`` reach place r; conversely, row v reaches the places
+``target[back_begin[v]:back_end[v]]``.
+"""
+
+maximum_backward_op = register(
+    "maximum_backward(Tensor share, Tensor x, Tensor maximum, Tensor begin, Tensor end, "
+    "Tensor target) -> Tensor",
+    fake=lambda share, x, *_: x.new_empty(x.shape),
+    reference=deferred(_GPU, "maximum_backward"),
+    vmap=_map_maximum_backward,
+)
+"""(R, F), (V, F), (R, F) -> (V, F): sum of the shares of the places where a row is the maximum."""

@@ -1,24 +1,19 @@
-"""The ragged products on the CPU: numba, graphs or rows shared out among threads."""
+"""The ragged products on the CPU, in numba: graphs or rows are divided among threads."""
 
 from __future__ import annotations
 
-from typing import no_type_check
-
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from softperm.ops.offsets import check_offsets
+from softperm.jit import kernel
+from softperm.ops.checks import check_offsets
 from softperm.parallel import over_ranges
 
 FAST = {"contract", "reassoc", "nsz"}
 
-# The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
 
-
-@numba.njit(nogil=True, cache=True, fastmath=FAST)
-@no_type_check
+@kernel(fastmath=FAST)
 def _pool(left, right, begin, end, out, first, last):
     held, row = np.empty(out.shape[1:]), np.empty(right.shape[1])
     for g in range(first, last):
@@ -35,8 +30,7 @@ def _pool(left, right, begin, end, out, first, last):
                 out[g, p, f] = held[p, f]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FAST)
-@no_type_check
+@kernel(fastmath=FAST)
 def _spread(small, right, begin, end, out, first, last):
     for g in range(first, last):
         for v in range(begin[g], end[g]):
@@ -46,12 +40,11 @@ def _spread(small, right, begin, end, out, first, last):
                     out[v, p] += scale * small[g, f, p]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FAST)
-@no_type_check
+@kernel(fastmath=FAST)
 def _propagate(x, row_ptr, col, weight, out, vertices, edges, first, last):
     held = np.empty(x.shape[1])
     for v in range(first, last):
-        m = v // vertices  # of which model; its rows have one offset more than vertices
+        m = v // vertices  # the model; it has one offset more than vertices
         held[:] = 0.0
         for e in range(m * edges + row_ptr[v + m], m * edges + row_ptr[v + m + 1]):
             scale = np.float64(weight[e]) if weight.size else 1.0
@@ -67,7 +60,7 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _spans(ptr: Tensor, vertices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each graph m · B + b begins and ends."""
+    """First vertex of each graph m · B + b, and the end of its vertices."""
     check_offsets(ptr, vertices)
     if len(ptr) > 1:
         ptr = ptr + vertices * torch.arange(len(ptr))[:, None]
@@ -75,7 +68,7 @@ def _spans(ptr: Tensor, vertices: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.pool_op`."""
+    """See :data:`softperm.ops.ragged.pool_op`."""
     (m, b1), (_, v, p), f = ptr.shape, left.shape, right.shape[2]
     out = left.new_zeros(m * (b1 - 1), p, f)
     rows = [_array(t.flatten(0, 1)) for t in (left, right)]
@@ -84,18 +77,20 @@ def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
 
 
 def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.spread_op`."""
+    """See :data:`softperm.ops.ragged.spread_op`."""
     m, v, f = right.shape
     out = right.new_zeros(m * v, small.shape[2])
-    turned = _array(small.flatten(0, 1).mT)  # (MB, F, P)
+    transposed = _array(small.flatten(0, 1).mT)  # (MB, F, P)
     rows = _array(right.flatten(0, 1))
-    over_ranges(_spread, len(turned), out.numel() * f, turned, rows, *_spans(ptr, v), out.numpy())
+    over_ranges(
+        _spread, len(transposed), out.numel() * f, transposed, rows, *_spans(ptr, v), out.numpy()
+    )
     return out.unflatten(0, (m, v))
 
 
-def row_offsets(edge_index: Tensor, vertices: int, sound: bool) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.row_offsets_op`."""
-    if not sound and edge_index.numel():
+def row_offsets(edge_index: Tensor, vertices: int, valid: bool) -> Tensor:
+    """See :data:`softperm.ops.ragged.row_offsets_op`."""
+    if not valid and edge_index.numel():
         low, high = (int(end) for end in edge_index.aminmax())
         if low < 0 or high >= vertices:
             raise ValueError(
@@ -108,7 +103,7 @@ def row_offsets(edge_index: Tensor, vertices: int, sound: bool) -> Tensor:
 def propagate(
     x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
 ) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.propagate_op`."""
+    """See :data:`softperm.ops.ragged.propagate_op`."""
     m, v, f = x.shape
     out = x.new_empty(m * v, f)
     weight = x.new_empty(0) if weight is None else weight

@@ -7,10 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from softperm.jit import gpu_kernel
+
 ROWS = 32  # vertices that one step of a program reads
+LISTED = 16  # rows that one step of a maximum reads
 
 
-@triton.jit
+@gpu_kernel
 def _span(ptr, g, B, V):
     """Where graph g = m · B + b begins and ends among the vertices of all models."""
     m = g // B
@@ -18,7 +21,7 @@ def _span(ptr, g, B, V):
     return begin + tl.load(ptr + g + m), begin + tl.load(ptr + g + m + 1)
 
 
-@triton.jit
+@gpu_kernel
 def _pool_kernel(
     left, right, ptr, out, B, V, P, F, splits, graphs,
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
@@ -42,7 +45,7 @@ def _pool_kernel(
     tl.store(place, total, (p[:, None] < P) & (f[None, :] < F))
 
 
-@triton.jit
+@gpu_kernel
 def _spread_kernel(
     small, right, ptr, out, B, V, P, F, splits,
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
@@ -67,7 +70,7 @@ def _spread_kernel(
         tl.store(out + v[:, None] * P + p[None, :], total, inside & (p[None, :] < P))
 
 
-@triton.jit
+@gpu_kernel
 def _row_offsets_kernel(row, out, V, E, halvings, models, BV: tl.constexpr):
     """Program k: where the edges of the k-th block of rows of all models begin."""
     place = tl.program_id(0).to(tl.int64) * BV + tl.arange(0, BV)
@@ -85,7 +88,7 @@ def _row_offsets_kernel(row, out, V, E, halvings, models, BV: tl.constexpr):
     tl.store(out + place, low, there)
 
 
-@triton.jit
+@gpu_kernel
 def _weighted_sum(
     x, col, weight, first, last, own, f, F, EDGES: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
@@ -100,7 +103,7 @@ def _weighted_sum(
     return tl.sum(values, axis=0)
 
 
-@triton.jit
+@gpu_kernel
 def _propagate_kernel(
     x, row_ptr, col, weight, out, rows, V, E, F, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, STEPS: tl.constexpr, MANY: tl.constexpr, BF: tl.constexpr,
@@ -152,7 +155,7 @@ def _splits(vertices: int, graphs: int) -> int:
 
 
 def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.pool_op`."""
+    """See :data:`softperm.ops.ragged.pool_op`."""
     (m, v, p), f, b = left.shape, right.shape[2], ptr.shape[1] - 1
     splits = _splits(m * v, m * b)
     out = left.new_empty(splits, m, b, p, f)
@@ -167,7 +170,7 @@ def pool(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
 
 
 def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.spread_op`."""
+    """See :data:`softperm.ops.ragged.spread_op`."""
     (m, b, p, f), v = small.shape, right.shape[1]
     splits = _splits(m * v, m * b)
     out = right.new_zeros(m, v, p)
@@ -181,8 +184,8 @@ def spread(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
     return out
 
 
-def row_offsets(edge_index: Tensor, vertices: int) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.row_offsets_op`."""
+def row_offsets(edge_index: Tensor, vertices: int, valid: bool) -> Tensor:
+    """See :data:`softperm.ops.ragged.row_offsets_op`."""
     models, _, edges = edge_index.shape
     out = edge_index.new_empty(models, vertices + 1, dtype=torch.long)
     if out.numel():
@@ -193,8 +196,10 @@ def row_offsets(edge_index: Tensor, vertices: int) -> Tensor:
     return out
 
 
-def propagate(x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None) -> Tensor:
-    """See :func:`softperm.ops.ragged.operators.propagate_op`."""
+def propagate(
+    x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
+) -> Tensor:
+    """See :data:`softperm.ops.ragged.propagate_op`."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     models, vertices, features = x.shape
     columns, rows, edges = block(features, 128), models * vertices, col.shape[1]
@@ -209,3 +214,85 @@ def propagate(x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None) ->
             WEIGHTED=weight is not None, BF=columns, **plan,
         )  # fmt: skip
     return out
+
+
+# Maxima over lists of rows.
+
+
+@gpu_kernel
+def _maximum_kernel(
+    x, begin, end, source, out, ties, F, ROWS: tl.constexpr, BF: tl.constexpr
+):  # fmt: skip
+    """Program (r, f): the largest of the rows that reach r, and how many of them are that large."""
+    r = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    first, last = tl.load(begin + r), tl.load(end + r)
+    most = tl.full((BF,), float("-inf"), dtype=out.dtype.element_ty)
+    count = tl.zeros((BF,), dtype=out.dtype.element_ty)
+    wrong = tl.zeros((BF,), dtype=tl.int32)
+    for start in range(first, last, ROWS):
+        e = start + tl.arange(0, ROWS)
+        row = tl.load(source + e, e < last, other=0)
+        inside = (e < last)[:, None] & (f[None, :] < F)
+        values = tl.load(x + row[:, None] * F + f[None, :], inside, other=float("-inf"))
+        wrong |= tl.max((values != values).to(tl.int32), axis=0)  # NaN, which a maximum skips
+        here = tl.maximum(most, tl.max(values, axis=0))
+        as_large = tl.where(inside & (values == here[None, :]), 1.0, 0.0)
+        count = tl.where(here == most, count, 0.0) + tl.sum(as_large, axis=0)
+        most = here
+    most = tl.where(wrong != 0, float("nan"), most)
+    tl.store(out + r * F + f, tl.where(first < last, most, 0.0), f < F)
+    tl.store(ties + r * F + f, count, f < F)
+
+
+@gpu_kernel
+def _maximum_backward_kernel(
+    share, x, out, begin, end, target, d_x, F, ROWS: tl.constexpr, BF: tl.constexpr
+):  # fmt: skip
+    """Program (v, f): what comes back to row v from where it is among the largest."""
+    v = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    first, last = tl.load(begin + v), tl.load(end + v)
+    own = tl.load(x + v * F + f, f < F, other=0.0)
+    total = tl.zeros((BF,), dtype=d_x.dtype.element_ty)
+    for start in range(first, last, ROWS):
+        e = start + tl.arange(0, ROWS)
+        row = tl.load(target + e, e < last, other=0)
+        inside = (e < last)[:, None] & (f[None, :] < F)
+        place = row[:, None] * F + f[None, :]
+        most = tl.load(out + place, inside, other=0.0)
+        given = tl.load(share + place, inside, other=0.0)
+        total += tl.sum(tl.where(inside & (most == own[None, :]), given, 0.0), axis=0)
+    tl.store(d_x + v * F + f, total, f < F)
+
+
+def maximum(
+    x: Tensor, begin: Tensor, end: Tensor, source: Tensor, *for_backward: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See :data:`softperm.ops.ragged.maximum_op`."""
+    features = x.shape[1]
+    out = x.new_empty(len(begin), features)
+    ties = torch.empty_like(out)
+    columns = block(features, 128)
+    if out.numel():
+        _maximum_kernel[(len(out), triton.cdiv(features, columns))](
+            x.contiguous(), begin.contiguous(), end.contiguous(), source.contiguous(), out, ties,
+            features, ROWS=LISTED, BF=columns, num_warps=1,
+        )  # fmt: skip
+    return out, ties
+
+
+def maximum_backward(
+    share: Tensor, x: Tensor, out: Tensor, begin: Tensor, end: Tensor, target: Tensor
+) -> Tensor:
+    """See :data:`softperm.ops.ragged.maximum_backward_op`."""
+    d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    features = x.shape[1]
+    columns = block(features, 128)
+    if d_x.numel():
+        _maximum_backward_kernel[(len(x), triton.cdiv(features, columns))](
+            share.contiguous(), x.contiguous(), out.contiguous(), begin.contiguous(),
+            end.contiguous(), target.contiguous(), d_x, features,
+            ROWS=LISTED, BF=columns, num_warps=1,
+        )  # fmt: skip
+    return d_x

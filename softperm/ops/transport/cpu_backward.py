@@ -1,41 +1,43 @@
-"""The gradient of Sinkhorn's iteration on CPU, problem by problem.
+"""The gradient of Sinkhorn's iteration on the CPU, one problem at a time.
 
-The forward pass keeps only the column potentials of each iteration. With the gradient W = G ∘ D of
-the plan's logarithm, gu and gv start as its row and column sums and dS as W itself, and the
-iterations are walked backwards:
+The forward pass stores only the column potentials of each iteration. Let W = G ∘ D be the gradient
+of the plan's logarithm. gu and gv start as its row and column sums, dS starts as W, and the
+iterations are traversed backwards:
 
     P = exp(S + uᵗ + vᵗ) / a:      dS −= gu P,  gv −= guᵀ P
     Q = exp(S + uᵗ⁻¹ + vᵗ) / b:    dS −= Q gv,  gu = −Q gv,  gv = 0
 
-The rows of P and the columns of Q sum to 1, so gu and gv never grow, and as soon as they are
-negligible so is all that is still to come. Around a base the steps need no exponentials: P is
-x K y / a, Q is x K y / b, and dS is K ∘ a sum of matrices of rank 2 per iteration.
+The rows of P and the columns of Q sum to 1, so gu and gv never grow. Once they are negligible, so
+are all remaining terms. Near a base (see ``cpu_forward``) the steps need no exponentials: P is
+x K y / a, Q is x K y / b, and dS is K times, entry by entry, a sum of matrices of rank 2, one for
+each iteration. At one base dS = K ∘ (pending − α 1ᵀ − a βᵀ) is held as the matrix ``pending``, the
+vector α over rows and the vector β over columns.
 
-At the fixed point all P and all Q are alike. The same recursion, run until it has died away, is
-the Neumann series of the implicit gradient.
+At the fixed point all P are equal and all Q are equal. The same recursion, run until its terms are
+negligible, is then the Neumann series of the implicit gradient.
 """
 
 from __future__ import annotations
 
-from typing import no_type_check
-
 import numpy as np
 
-from softperm.ops.transport.backward_passes import (
-    gather_gradient,
-    norm_of,
-    settle,
-    start,
-    step_exactly,
-    step_near,
-    write,
+from softperm.ops.transport.cpu_forward import (
+    FLUSH,
+    SAFE,
+    flush,
+    gather,
+    masses,
+    rebase,
+    scale,
+    start_rows,
 )
-from softperm.ops.transport.cpu_forward import SAFE
-from softperm.ops.transport.lanes import (
+from softperm.ops.transport.cpu_vectors import (
     WIDTH,
     compiled,
-    entry,
+    entry_point,
     exp,
+    fill,
+    fma,
     inlined,
     load,
     log,
@@ -49,24 +51,162 @@ from softperm.ops.transport.lanes import (
     where_less,
     widen,
 )
-from softperm.ops.transport.passes import gather, masses, rebase, scale, start_rows
 
 LONGEST = 1000
-"""At most how many terms of the Neumann series, and ten for each iteration of the forward pass."""
+"""Largest number of terms of the Neumann series; also at most ten for each forward iteration."""
 
 
-@entry
-@no_type_check
+@compiled
+def gather_gradient(begin, end, blocks, c, grad_plan, a, pending):
+    """Copies aᵢ Gᵢₖ into blocks; zero for extra rows and the dustbin column."""
+    p = grad_plan.shape[1]
+    for i in range(blocks * WIDTH):
+        at = i // WIDTH * c * WIDTH + i % WIDTH
+        inside = i < end - begin and a[i] > 0
+        for k in range(p if inside else 0):
+            pending[at + k * WIDTH] = grad_plan[begin + i, k] * a[i]
+        for k in range(p if inside else 0, c):
+            pending[at + k * WIDTH] = 0
+
+
+@compiled
+def start(blocks, c, kernel, pending, alpha, sums, partial):
+    """Row sums gu of W = K ∘ pending, and column sums of gu P − W. Returns ‖W‖₁ and ‖W‖."""
+    sums[:] = 0.0
+    zero = fill(load(kernel, 0), 0.0)
+    size, square = 0.0, 0.0
+    for block in range(blocks):
+        first = block * c * WIDTH
+        gu = far = norm = zero
+        for k in range(c):
+            at = first + k * WIDTH
+            entry = load(kernel, at) * load(pending, at)
+            gu = gu + entry
+            far = far + maximum(entry, zero - entry)
+            norm = fma(entry, entry, norm)
+        size += total(far)
+        square += total(norm)
+        store(alpha, block * WIDTH, gu)
+        for k in range(c):
+            at = first + k * WIDTH
+            entry = load(kernel, at) * (gu - load(pending, at))
+            store(partial, k * WIDTH, load(partial, k * WIDTH) + entry)
+        if block % FLUSH == FLUSH - 1:
+            flush(c, sums, partial)
+    flush(c, sums, partial)
+    return size, np.sqrt(square)
+
+
+@compiled
+def step_near(blocks, c, kernel, a, beta, y, pending, sums, partial):
+    """One iteration near the base: gu = −x (K β), α = gu / (K y), ``pending`` += −x β − α y."""
+    sums[:] = 0.0
+    zero = fill(load(a, 0), 0.0)
+    for block in range(blocks):
+        first = block * c * WIDTH
+        gu = held = zero
+        for k in range(c):
+            entry = load(kernel, first + k * WIDTH)
+            gu = fma(entry, splat(beta[k]), gu)
+            held = fma(entry, splat(y[k]), held)
+        x = zero - load(a, block * WIDTH) / held  # negated, for the next two lines
+        alpha = x * gu / held
+        less = zero - alpha
+        for k in range(c):
+            at = first + k * WIDTH
+            change = fma(x, splat(beta[k]), load(pending, at))
+            store(pending, at, fma(less, splat(y[k]), change))
+            store(partial, k * WIDTH, fma(load(kernel, at), alpha, load(partial, k * WIDTH)))
+        if block % FLUSH == FLUSH - 1:
+            flush(c, sums, partial)
+    flush(c, sums, partial)
+
+
+@compiled
+def step_exactly(blocks, c, s, u, v, log_b, kernel, gv, alpha, out, sums, partial):
+    """One iteration far from the base: Q by exponentials, then gu P at the base of uᵗ⁻¹."""
+    sums[:] = 0.0
+    zero = fill(load(alpha, 0), 0.0)
+    for block in range(blocks):
+        first = block * c * WIDTH
+        row = load(u, block * WIDTH)
+        gu = zero
+        for k in range(c):
+            if log_b[k] > -np.inf:
+                at = first + k * WIDTH
+                share = exp(widen(load(s, at)) + (row + splat(v[k] - log_b[k])), zero)
+                share = share * fill(zero, gv[k])
+                store(out, at, load(out, at) - share)
+                gu = gu - share
+        store(alpha, block * WIDTH, gu)
+        for k in range(c):
+            entry = load(kernel, first + k * WIDTH)
+            store(partial, k * WIDTH, fma(entry, gu, load(partial, k * WIDTH)))
+        if block % FLUSH == FLUSH - 1:
+            flush(c, sums, partial)
+    flush(c, sums, partial)
+
+
+@compiled
+def settle(blocks, c, kernel, a, pending, alpha, beta, out):
+    """Adds the terms collected at this base, K ∘ (pending − α 1ᵀ − a βᵀ), to ``out``."""
+    zero = fill(load(a, 0), 0.0)
+    for block in range(blocks):
+        rows, mass = load(alpha, block * WIDTH), load(a, block * WIDTH)
+        store(alpha, block * WIDTH, zero)
+        for k in range(c):
+            at = (block * c + k) * WIDTH
+            change = load(pending, at) - rows - mass * fill(zero, beta[k])
+            store(out, at, fma(load(kernel, at), change, load(out, at)))
+            store(pending, at, zero)
+    beta[:] = 0.0
+
+
+@compiled
+def norm_of(n, p, c, out):
+    """Norm of the first n rows and p columns."""
+    square = fill(load(out, 0), 0.0)
+    for block in range(n // WIDTH):
+        for k in range(p):
+            entry = load(out, (block * c + k) * WIDTH)
+            square = fma(entry, entry, square)
+    rest = 0.0
+    for i in range(n // WIDTH * WIDTH, n):
+        for k in range(p):
+            entry = out[(i // WIDTH * c + k) * WIDTH + i % WIDTH]
+            rest += entry * entry
+    return np.sqrt(rest + total(square))
+
+
+@compiled
+def write(m, g, begin, end, c, out, d_scores, d_extra, d_bin):
+    """Copies a problem's gradients from blocks to the results."""
+    n, p, extras = end - begin, d_scores.shape[1], d_extra.shape[2]
+    whole = 0.0
+    for i in range(n):
+        at = i // WIDTH * c * WIDTH + i % WIDTH
+        for k in range(p):
+            d_scores[begin + i, k] = out[at + k * WIDTH]
+        if c > p:
+            whole += out[at + p * WIDTH]
+    for i in range(n, n + extras):
+        at = i // WIDTH * c * WIDTH + i % WIDTH
+        for k in range(c):
+            d_extra[m, g, i - n, k] = out[at + k * WIDTH]
+    d_bin[m, g] = whole
+
+
+@entry_point
 def backward(
     ticket, order, grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
-    history, used, implicit, epsilon, d_scores, d_extra, d_bin, kept,
+    history, used, implicit, epsilon, d_scores, d_extra, d_bin, remaining,
 ):  # fmt: skip
-    """Differentiates the problems in ``order``, shared as in ``cpu_forward.forward``.
+    """Differentiates the problems in ``order``, divided as in ``cpu_forward.forward``.
 
-    ``implicit`` (M, B) says which problems to differentiate at their fixed point, ``epsilon`` which
-    relative change rounding hides. Writes the gradients that ``cpu.backward`` returns, and into
-    ``kept`` (M, B) the norm of the scores' gradient as a share of that of W: where it is small,
-    most digits have cancelled.
+    ``implicit`` (M, B) selects the problems to differentiate at their fixed point; ``epsilon`` is
+    the relative change below the rounding error. Writes the gradients that ``cpu.backward``
+    returns, and in ``remaining`` (M, B) the norm of the scores' gradient relative to that of W:
+    where it is small, most digits have cancelled.
     """
     problems, c = column_mass.shape[1:]
     padded = extra.shape[1] > c - scores.shape[1]
@@ -92,7 +232,7 @@ def backward(
             continue
         begin, end, last = ptr[m, g], ptr[m, g + 1], used[m, g] - 1
         gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s)
-        way = implicit[m, g]
+        at_fixed_point = implicit[m, g]
         while True:
             gather_gradient(begin, end, blocks, c, grad_plan, a, pending)
             out[: blocks * c * WIDTH] = 0
@@ -102,7 +242,7 @@ def backward(
             rebase(blocks, c, s, base, a, kernel, u, sums, fine_partial)
             whole, norm = start(blocks, c, kernel, pending, alpha, sums, partial)
             size = _renew(b, sums, ones, gv)
-            if not way:
+            if not at_fixed_point:
                 _unroll(
                     blocks, c, end - begin if padded else -1, last, epsilon, epsilon * whole, size,
                     history[m, g], s, a, b, log_b, kernel, x, u, base, v, ones, y, before, shares,
@@ -115,16 +255,17 @@ def backward(
                 partial, gv, alpha, beta,
             ):  # fmt: skip
                 break
-            way = False  # it does not converge: the iterations that were run are what there is
+            at_fixed_point = (
+                False  # the series diverges: differentiate the iterations that were run
+            )
         settle(blocks, c, kernel, a, pending, alpha, beta, out)
-        kept[m, g] = norm_of(end - begin, d_scores.shape[1], c, out) / norm
+        remaining[m, g] = norm_of(end - begin, d_scores.shape[1], c, out) / norm
         write(m, g, begin, end, c, out, d_scores, d_extra, d_bin)
 
 
 @inlined
-@no_type_check
 def _renew(b, sums, y, gv):
-    """New gv = −y · sums; returns Σ |gv|. Its sum is 0: what rounding makes of it is taken away."""
+    """New gv = −y · sums; returns ‖gv‖₁. Its exact sum is 0: the rounding error is subtracted."""
     zero = splat(0.0)
     whole, mass = zero, zero
     for k in range(0, len(b), WIDTH):
@@ -141,7 +282,6 @@ def _renew(b, sums, y, gv):
 
 
 @inlined
-@no_type_check
 def _share(b, gv, y, sign, shares):
     """Shares gv y / b of the columns with mass, times ``sign``, for the next pass."""
     zero, like = splat(0.0), load(shares, 0)
@@ -152,9 +292,8 @@ def _share(b, gv, y, sign, shares):
 
 
 @inlined
-@no_type_check
 def _distance(c, b, row, base, v):
-    """Reads potentials into v; returns how far they are from the base."""
+    """Copies potentials into v; returns their distance from the base."""
     for k in range(c):
         v[k] = row[k]
     zero = splat(0.0)
@@ -166,7 +305,6 @@ def _distance(c, b, row, base, v):
 
 
 @inlined
-@no_type_check
 def _relative(b, v, base, y):
     """Weights y = exp(v − base); 0 for columns without mass."""
     zero, like = splat(0.0), load(y, 0)
@@ -176,9 +314,8 @@ def _relative(b, v, base, y):
 
 
 @compiled
-@no_type_check
 def _step_still(blocks, c, kernel, a, b, x, ones, shares, sums, partial, gv, alpha, beta):
-    """One iteration at the base itself: dS gathers as one vector of rows and one of columns."""
+    """One iteration exactly at the base: its terms are collected in α and β alone."""
     _share(b, gv, ones, -1.0, shares)
     for k in range(0, len(b), WIDTH):
         store(beta, k, load(beta, k) - widen(load(shares, k)))
@@ -189,7 +326,6 @@ def _step_still(blocks, c, kernel, a, b, x, ones, shares, sums, partial, gv, alp
 
 
 @compiled
-@no_type_check
 def _sum_series(
     blocks, c, terms, negligible, size, a, b, kernel, x, ones, shares, sums, partial, gv,
     alpha, beta,
@@ -206,7 +342,6 @@ def _sum_series(
 
 
 @compiled
-@no_type_check
 def _unroll(
     blocks, c, padding, t, epsilon, negligible, size, history, s, a, b, log_b, kernel, x, u, base,
     v, ones, y, before, shares, sums, partial, fine_partial, gv, pending, out, alpha, beta,
@@ -221,7 +356,7 @@ def _unroll(
                 blocks, c, kernel, a, b, x, ones, shares, sums, partial, gv, alpha, beta
             )
         else:
-            if not max(now, then) <= SAFE:  # moves the base to the iteration before
+            if not max(now, then) <= SAFE:  # moves the base to the previous iteration
                 settle(blocks, c, kernel, a, pending, alpha, beta, out)
                 for k in range(0, len(b), WIDTH):
                     store(base, k, load(v, k))

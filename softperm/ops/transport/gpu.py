@@ -1,37 +1,42 @@
 """The transport on CUDA devices: fused forward and backward in Triton.
 
-Every launch covers all problems of all models, and every problem is solved by one of them, which
-its number of rows decides on the device: nothing waits for the host, so the calls can be captured
-in a CUDA graph. Problems that fit on chip are read once and written once (``gpu_chip``); larger
-ones are divided among groups of programs (``gpu_stream``). The launches run side by side. There
-are no atomic sums: the same inputs give the same bits.
+Every launch covers all problems of all models. The number of rows of a problem decides, on the
+device, which launch solves it: nothing waits for the host, so the calls can be captured in a CUDA
+graph. Problems that fit on chip are read once and written once (``gpu_on_chip``); larger ones are
+divided among groups of programs (``gpu_streaming``). The launches run concurrently. There are no
+atomic sums: the same inputs give the same bits.
 
-Sums are formed in the type of the scores. Potentials are float64, and what goes into an exponential
-is summed with the digits of two float32, so that scores in the tens of thousands keep their
-differences.
+Sums are formed in the type of the scores. Potentials are float64, and the argument of an
+exponential is summed with the digits of two float32, so that differences of scores in the tens of
+thousands keep their precision.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.ops.transport.gpu_launch import Launch, run_side_by_side
-
 GROUP = 32
-"""Programs that share a large problem, at most."""
+"""Largest number of programs that share a problem."""
 
 MOST_COLUMNS = 1024
-"""Columns that the kernels take, at most: a thread then still holds some rows of all of them."""
+"""Largest number of columns: a thread then still holds some rows of all of them."""
+
+SIDE_STREAMS = 3
+"""Streams beside the current one; further launches share them."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Tiles of a launch: entries in float32, half as many in float64; warps; registers a thread."""
+    """Tiles of a launch: entries in float32 (half in float64), warps, registers per thread."""
 
     entries: int
     warps: int
@@ -42,25 +47,25 @@ CHIP = (Tile(1024, 1, 168), Tile(4096, 4, 168), Tile(16384, 16, 128))
 """Tiles of problems that fit on chip: 32, 128 and 512 rows at up to 32 columns."""
 
 STREAM = Tile(8192, 8, 128)
-"""Tiles of larger problems: half a multiprocessor, for two trainings that run side by side."""
+"""Tiles of larger problems: half a multiprocessor, so that two trainings run concurrently."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the problems of a call are laid out in tiles.
+    """How the problems of a call are divided into tiles.
 
     Attributes:
         models: number of models, M.
         problems: number of problems of all models, M · B.
         columns: number of columns with the dustbin, C.
         extra: number of extra rows, R.
-        rows: of a problem, at most, R included.
-        groups: tiles hold groups · lanes columns.
-        lanes: columns side by side in a warp, as few as leave a thread not too many of its own.
+        rows: largest number of rows of a problem, R included.
+        groups: a tile has groups · lanes columns.
+        lanes: neighbouring columns of a warp: as few as leave a thread not too many columns.
         chip: rows of the tiles of each launch on chip, ascending, with the tile.
         stream: rows of the tiles of the launch for larger problems.
-        programs: programs of that launch; 0 if there can be no larger problems.
-        slots: parts of larger problems that there can be, at most.
+        programs: programs of that launch; 0 if there are certainly no larger problems.
+        slots: largest number of parts of larger problems.
     """
 
     models: int
@@ -105,17 +110,17 @@ def forward(
         extra: scores of the extra rows.
         extra_mass: mass of the extra rows.
         bin_score: score of the dustbin column.
-        iterations: at most how many.
+        iterations: largest number of iterations.
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
-            ``gpu_rules.judge``).
-        largest: no problem has more vertices than this; −1 where that is not known.
+            ``gpu_updates.judge``).
+        largest: upper bound of the number of vertices of a problem; −1 if unknown.
 
     Returns:
         The plan, the float64 column potentials after each iteration that was run, the iterations
-        used, and the largest relative column error that is left.
+        used, and the largest remaining relative error of a column.
     """
-    from softperm.ops.transport.gpu_chip import forward_chip
-    from softperm.ops.transport.gpu_stream import forward_stream
+    from softperm.ops.transport.gpu_on_chip import forward_chip
+    from softperm.ops.transport.gpu_streaming import forward_stream
 
     inputs = _contiguous(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
     scores = inputs[0]
@@ -137,7 +142,7 @@ def forward(
             *_stream(forward_stream, layout, scores, (*inputs, *outputs, *scratch), settings),
             *_chip(forward_chip, layout, scores, (*inputs, *outputs), settings),
         ]
-        run_side_by_side(launches, scores.device)
+        run_concurrently(launches, scores.device)
     return outputs
 
 
@@ -162,7 +167,7 @@ def backward(
 
     Args:
         grad_plan: gradient with respect to the plan.
-        plan: the plan; it is formed anew from ``history``, which is more exact.
+        plan: the plan; not read, because recomputing it from ``history`` is more precise.
         scores: as for :func:`forward`, like the next six.
         ptr: where each problem's vertices begin and end, for each model.
         row_mass: mass of each vertex's row.
@@ -172,18 +177,18 @@ def backward(
         bin_score: score of the dustbin column.
         history: from :func:`forward`, like the next two.
         used: iterations used.
-        error: error left.
-        tolerance: with which the problems were solved.
-        gradient: 1 for that of the truncated iteration, 2 for that of the fixed point, where the
-            series for it converges; 0 for the fixed point's where a problem stopped early at a
-            tolerance below 1e-3.
+        error: remaining error.
+        tolerance: the tolerance of :func:`forward`.
+        gradient: 1 for that of the truncated iteration, 2 for that of the fixed point (1 if its
+            series does not converge); 0 selects 2 for problems that stopped early at a tolerance
+            below 1e-3, and 1 for the others.
         largest: as for :func:`forward`.
 
     Returns:
         The gradients, 0 for vertices outside every problem or without mass.
     """
-    from softperm.ops.transport.gpu_chip import backward_chip
-    from softperm.ops.transport.gpu_stream_backward import backward_stream
+    from softperm.ops.transport.gpu_on_chip import backward_chip
+    from softperm.ops.transport.gpu_streaming import backward_stream
 
     inputs = _contiguous(
         grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used
@@ -205,12 +210,12 @@ def backward(
             *_stream(backward_stream, layout, scores, (*inputs, *outputs, *scratch), settings),
             *_chip(backward_chip, layout, scores, (*inputs, *outputs), settings),
         ]
-        run_side_by_side(launches, scores.device)
+        run_concurrently(launches, scores.device)
     return outputs
 
 
 def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor, largest: int) -> Layout:
-    """Chooses tiles by what is known without asking the device."""
+    """Chooses tiles from what the host knows without waiting for the device."""
     m, b, c = column_mass.shape
     v, r = scores.shape[0], extra.shape[1]
     if c > MOST_COLUMNS:
@@ -245,14 +250,16 @@ def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor, largest: int) ->
 
 @cache
 def _multiprocessors(device: torch.device) -> int:
-    """Programs that are on the device at once; 1 off the GPU, where Triton's interpreter runs."""
+    """Programs that run on the device at once; 1 under Triton's interpreter."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> list[Launch]:
-    """A launch for each size of tile that some problem may need, the largest first."""
+def _chip(
+    kernel: Any, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple
+) -> list[Launch]:
+    """A launch for each size of tile that a problem may need, the largest first."""
     p = scores.shape[1]
     lowers = [-1, *(rows for rows, _ in layout.chip)]
     return [
@@ -268,8 +275,10 @@ def _chip(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple
     ][::-1]
 
 
-def _stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple) -> list[Launch]:
-    """The launch of groups of programs for problems too large for a chip, if there may be any."""
+def _stream(
+    kernel: Any, layout: Layout, scores: Tensor, arrays: tuple, settings: tuple
+) -> list[Launch]:
+    """The launch of groups of programs for problems too large for a chip, if there can be any."""
     v, p = scores.shape
     b = layout.problems // layout.models
     launch = Launch(
@@ -283,13 +292,13 @@ def _stream(kernel, layout: Layout, scores: Tensor, arrays: tuple, settings: tup
 
 
 def _constants(layout: Layout, scores: Tensor, rows: int) -> tuple[int | bool, ...]:
-    """What every kernel is compiled for: J, N, L, R, BIN and FAST."""
+    """Compile-time constants of every kernel: J, N, L, R, BIN and FAST."""
     dustbin = layout.columns - scores.shape[1]
     return layout.groups, rows, layout.lanes, layout.extra, dustbin, _fast(scores)
 
 
 def _options(tile: Tile) -> dict[str, int | bool]:
-    """How to compile for a tile."""
+    """Compiler options for a tile."""
     return {
         "num_warps": tile.warps,
         "num_stages": 1,
@@ -299,9 +308,9 @@ def _options(tile: Tile) -> dict[str, int | bool]:
 
 
 def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Memory for large problems: their K, the board where groups exchange, and counters.
+    """Memory for large problems: their K, the board for exchange within groups, and counters.
 
-    A counter of arrivals for each problem, and last the number of the next part to be taken.
+    The counters are the number of arrivals for each problem, then the number of the next part.
     """
     v, p = scores.shape
     if layout.extra or layout.columns > p:
@@ -314,13 +323,91 @@ def _scratch(layout: Layout, scores: Tensor, result: Tensor) -> tuple[Tensor, Te
 
 
 def _fast(scores: Tensor) -> bool:
-    """Whether the device's approximate reciprocals serve: on CUDA, in float32."""
+    """Whether to use the device's approximate reciprocals: on CUDA, in float32."""
     return scores.is_cuda and scores.dtype == torch.float32
 
 
 def _contiguous(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Contiguous, and aligned as whole tensors are: kernels are compiled for that."""
+    """Contiguous and aligned tensors, which the kernels are compiled for."""
     return tuple(
         t if t.is_contiguous() and t.data_ptr() % 16 == 0 else t.clone().contiguous()
         for t in tensors
     )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a Triton kernel.
+
+    Attributes:
+        kernel: the kernel.
+        programs: number of programs.
+        arguments: arguments that do not cause another compilation.
+        constants: compile-time constants, passed after the arguments.
+        options: compiler options.
+    """
+
+    kernel: Any  # Triton, which has its type, may be absent
+    programs: int
+    arguments: tuple
+    constants: tuple
+    options: dict[str, int | bool]
+
+    @property
+    def specialisation(self) -> tuple:
+        """What determines its compilation: the kernel, the types of its arrays, its constants."""
+        types = tuple(a.dtype for a in self.arguments if isinstance(a, torch.Tensor))
+        return self.kernel, types, self.constants
+
+    def run(self) -> None:
+        """Launches on the current stream."""
+        self.kernel[(self.programs,)](*self.arguments, *self.constants, **self.options)
+
+    def compile(self) -> None:
+        """Compiles without launching."""
+        grid = (self.programs,)
+        self.kernel.warmup(*self.arguments, *self.constants, grid=grid, **self.options)
+
+
+def run_concurrently(launches: Sequence[Launch], device: torch.device) -> None:
+    """Runs independent launches concurrently; later work on the current stream waits for all.
+
+    The first, which should be the longest, runs on the current stream, and the others on streams
+    of their own: parallel branches of a CUDA graph that is being captured.
+    """
+    if device.type != "cuda":
+        for launch in launches:
+            launch.run()
+        return
+    with torch.cuda.device(device):
+        _compile(launches)
+        current = torch.cuda.current_stream()
+        fork = current.record_event()
+        launches[0].run()
+        for launch, stream in zip(launches[1:], cycle(_side_streams(device)), strict=False):
+            with torch.cuda.stream(stream):
+                stream.wait_event(fork)
+                launch.run()
+                current.wait_event(stream.record_event())
+
+
+@cache
+def _side_streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
+    """The streams beside the current one."""
+    return tuple(torch.cuda.Stream(device) for _ in range(SIDE_STREAMS))
+
+
+_compiled: set[tuple] = set()
+
+
+def _compile(launches: Sequence[Launch]) -> None:
+    """Compiles new kernels in parallel: Triton's compiler releases the GIL."""
+    specialisations = {(torch.cuda.current_device(), *launch.specialisation) for launch in launches}
+    if specialisations <= _compiled:
+        return
+    from triton import AsyncCompileMode
+
+    with ThreadPoolExecutor(len(launches)) as pool, AsyncCompileMode(pool):
+        for launch in launches:
+            launch.compile()
+    _compiled.update(specialisations)

@@ -12,57 +12,49 @@ to count.
 
 from __future__ import annotations
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from softperm.jit import gpu_kernel
 
-@triton.jit
-@no_type_check
+
+@gpu_kernel
 def over_rows(x):
     """Sum over the rows of a tile: (J, 1, L)."""
     return tl.sum(x, 1, keep_dims=True)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def over_columns(x):
     """Sum over the columns of a tile: (1, N, 1)."""
     return tl.sum(tl.sum(x, 0, keep_dims=True), 2, keep_dims=True)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def top_of_columns(x):
     """Largest entry of each row of a tile: (1, N, 1)."""
     return tl.max(tl.max(x, 0, keep_dims=True), 2, keep_dims=True)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def everything(x):
     """Sum of all entries."""
     return tl.sum(tl.sum(tl.sum(x, 0), 0), 0)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def largest(x):
     """Largest of all entries."""
     return tl.max(tl.max(tl.max(x, 0), 0), 0)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def positive(x):
     """1 in the place of 0: for sums over what is not there."""
     return tl.where(x > 0, x, 1.0)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def quotient(x, y, FAST: tl.constexpr):
     """Quotient x / y; with FAST by the reciprocal unit: two instructions, to two last bits."""
     if FAST:
@@ -71,36 +63,31 @@ def quotient(x, y, FAST: tl.constexpr):
         return x / y
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def column_ids(J: tl.constexpr, L: tl.constexpr):
     """Number of each column: (J, 1, L)."""
     return tl.arange(0, J)[:, None, None] * L + tl.arange(0, L)[None, None, :]
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def row_ids(N: tl.constexpr):
     """Number of each row of a tile: (1, N, 1)."""
     return tl.arange(0, N)[None, :, None]
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def flat_rows(J: tl.constexpr, N: tl.constexpr):
     """Number of the row of each entry of a tile laid flat: (J · N, 1)."""
     return (tl.arange(0, J * N) % N)[:, None]
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def flat_columns(J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
     """Number of the column of each entry of a tile laid flat: (J · N, L)."""
     return (tl.arange(0, J * N) // N)[:, None] * L + tl.arange(0, L)[None, :]
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def load_columns(columns, C, other: tl.constexpr, J: tl.constexpr, L: tl.constexpr):
     """A vector over the columns from memory: (J, 1, L)."""
     j = tl.arange(0, J)[:, None, None]
@@ -112,8 +99,7 @@ def load_columns(columns, C, other: tl.constexpr, J: tl.constexpr, L: tl.constex
     return x
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def store_columns(columns, x, C, J: tl.constexpr, L: tl.constexpr):
     """Writes a vector over the columns."""
     j = tl.arange(0, J)[:, None, None]
@@ -123,8 +109,7 @@ def store_columns(columns, x, C, J: tl.constexpr, L: tl.constexpr):
         tl.store(columns + i * L + lane, piece, mask=i * L + lane < C)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def load_rows(rows, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
     """The first n rows and P columns from memory as a tile; 0 elsewhere."""
     row = flat_rows(J, N)
@@ -133,8 +118,7 @@ def load_rows(rows, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
     return tl.reshape(x, (J, N, L))
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def store_rows(rows, x, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
     """Writes the first n rows and P columns of a tile."""
     row = flat_rows(J, N)
@@ -142,8 +126,7 @@ def store_rows(rows, x, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr)
     tl.store(rows + row * P + col, tl.reshape(x, (J * N, L)), mask=(row < n) & (col < P))
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def store_extra(
     rows, x, n, left, C, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr
 ):
@@ -154,8 +137,7 @@ def store_extra(
     tl.store(rows + at * C + col, tl.reshape(x, (J * N, L)), mask=inside)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def load_scores(
     scores, extra, bin_score, n, P,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
@@ -178,8 +160,7 @@ def load_scores(
     return tl.reshape(s, (J, N, L))
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def load_row_mass(row_mass, extra_mass, n, left, scale, N: tl.constexpr, R: tl.constexpr):
     """Mass of N rows as load_scores lays them, 0 from row ``left`` on, in units of ``scale``.
 
@@ -194,8 +175,7 @@ def load_row_mass(row_mass, extra_mass, n, left, scale, N: tl.constexpr, R: tl.c
     return a / scale
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def load_column_mass(column_mass, C, J: tl.constexpr, L: tl.constexpr):
     """Mass of each column in units of their sum, and that sum."""
     b = load_columns(column_mass, C, 0.0, J, L)

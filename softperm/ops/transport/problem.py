@@ -1,4 +1,4 @@
-"""A batch of transport problems in the one form that every backend solves."""
+"""A batch of transport problems in the form that every backend solves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.ops.offsets import check_offsets
+from softperm.ops.checks import check_offsets
 
 
 @dataclass(frozen=True)
@@ -16,15 +16,15 @@ class Problem:
     """Ragged transport problems, ``B`` for each of ``M`` models, in one set of arrays.
 
     Problem ``(m, b)`` has a row for each vertex ``ptr[m, b]:ptr[m, b + 1]`` of ``scores`` and then
-    ``R`` extra rows that all problems of a model share, each with its own mass per problem. Its
-    ``C`` columns are the ``P`` columns of ``scores``, and with dustbins one more, whose score is
+    ``R`` extra rows, whose scores all problems of a model share and whose masses differ. Its ``C``
+    columns are the ``P`` columns of ``scores`` and, with dustbins, one more, whose score is
     ``bin_score[m]`` in every vertex's row. The extra rows are, in this order where present: the
-    padding vertices, which are all alike and so need only one row that carries their whole mass;
-    and the dustbin row. Vertices outside every problem get a plan of zeros.
+    padding vertices, which are identical and so need only one row with their total mass; and the
+    dustbin row. The plan of vertices outside every problem is zero.
 
     Attributes:
         scores: score of each vertex for each latent vertex.
-        ptr: where each problem's vertices begin and end, for each model.
+        ptr: first vertex of each problem, with the end of the last one, for each model.
         row_mass: mass of each vertex's row, 0 or more.
         column_mass: mass of each column.
         extra: scores of the extra rows.
@@ -61,18 +61,18 @@ def pose(
     padding_mass: Float[Tensor, " B"] | None = None,
     dustbin: Float[Tensor, ""] | None = None,
 ) -> Problem:
-    """Fills in the default masses and lays padding and dustbins out as extra rows and a column.
+    """Builds a problem: default masses, padding as an extra row, dustbins as a row and a column.
 
     See :func:`softperm.ops.transport.sinkhorn` for the arguments. Only ``scores``, ``padding`` and
-    ``dustbin`` carry gradients. All is in the type of ``scores``, or float32 if that is shorter.
+    ``dustbin`` receive gradients. All arrays have the type of ``scores``, and at least float32.
     """
     _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dustbin)
     if ptr.dtype not in (torch.int32, torch.int64):
         ptr = ptr.long()
     dustbin = None if dustbin is None else dustbin.reshape(())
-    kind = torch.promote_types(scores.dtype, torch.float32)
-    scores = scores.to(kind)
-    padding, dustbin = (None if t is None else t.to(kind) for t in (padding, dustbin))
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    scores = scores.to(dtype)
+    padding, dustbin = (None if t is None else t.to(dtype) for t in (padding, dustbin))
     v, p = scores.shape
     b = ptr.numel() - 1
     total = _totals(scores, ptr, row_mass)  # (B,)
@@ -108,21 +108,21 @@ def pose(
 def check_values(problem: Problem) -> None:
     """Raises ValueError for offsets and masses out of range.
 
-    For the CPU only: a GPU would have to be waited for.
+    For the CPU only: on a GPU the check would have to wait for the device.
     """
     check_offsets(problem.ptr, problem.scores.shape[0])
     for name in ("row_mass", "column_mass", "extra_mass"):
         mass = getattr(problem, name)
-        odd = mass[~((mass >= 0) & (mass < torch.inf))]
-        if len(odd):
-            known = name.replace("extra", "padding")
+        invalid = mass[~((mass >= 0) & (mass < torch.inf))]
+        if len(invalid):
+            argument = name.replace("extra", "padding")
             raise ValueError(
-                f"{known} must be finite and 0 or more everywhere; got {float(odd[0])}"
+                f"{argument} must be finite and 0 or more everywhere; got {float(invalid[0])}"
             )
 
 
 def _totals(scores: Tensor, ptr: Tensor, row_mass: Tensor | None) -> Float[Tensor, " B"]:
-    """Mass of all vertices of each problem."""
+    """Total mass of the vertices of each problem."""
     if row_mass is None:
         return ptr.diff().to(scores.dtype)
     running = torch.cat([row_mass.new_zeros(1), row_mass.detach().double().cumsum(0)])
@@ -134,10 +134,10 @@ def _totals(scores: Tensor, ptr: Tensor, row_mass: Tensor | None) -> Float[Tenso
 
 
 def _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dustbin) -> None:
-    """Raises ValueError for arrays that do not fit together."""
-    given = {"scores": scores, "ptr": ptr, "row_mass": row_mass, "column_mass": column_mass}
-    given |= {"padding": padding, "padding_mass": padding_mass, "dustbin": dustbin}
-    for name, value in given.items():
+    """Raises ValueError for arrays whose shapes, types or devices do not agree."""
+    arguments = {"scores": scores, "ptr": ptr, "row_mass": row_mass, "column_mass": column_mass}
+    arguments |= {"padding": padding, "padding_mass": padding_mass, "dustbin": dustbin}
+    for name, value in arguments.items():
         if not isinstance(value, Tensor) and (value is not None or name in {"scores", "ptr"}):
             raise ValueError(f"{name} must be a tensor; got {value!r:.60}")
         if value is not None and value.device != scores.device:
@@ -162,7 +162,7 @@ def _check_shapes(scores, ptr, row_mass, column_mass, padding, padding_mass, dus
             f"column_mass must have shape ({p},) or ({b}, {p}); got {tuple(column_mass.shape)}"
         )
     if (padding is None) != (padding_mass is None):
-        raise ValueError("padding and padding_mass go together: give both or neither")
+        raise ValueError("expected both of padding and padding_mass, or neither; got one of them")
     if padding is not None and padding.shape != (p,):
         raise ValueError(f"padding must have shape ({p},); got {tuple(padding.shape)}")
     if padding_mass is not None and padding_mass.shape != (b,):

@@ -1,4 +1,4 @@
-"""The oracle: Sinkhorn in log space in plain torch, differentiated by autograd."""
+"""The reference: Sinkhorn in log space in plain torch, differentiated by autograd."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def solve(
     :math:`e^{S_{ik} + u_i + v_k}`: its rows are exact.
 
     Args:
-        problem: what to solve.
-        iterations: at most how many.
+        problem: the problems.
+        iterations: largest number of iterations.
         tolerance: a problem stops when its remaining change, extrapolated from its last two
-            column errors as a geometric series, is not above this; below 0 it never does.
+            column errors as a geometric series, is not above this; never if it is negative.
 
     Returns:
-        The plan, the iterations used, and the largest relative column error that is left.
+        The plan, the iterations used, and the largest remaining relative error of a column.
     """
     if problem.ptr.device.type == "cpu":
         check_values(problem)
@@ -63,13 +63,13 @@ def _remaining(error: Tensor, before: Tensor) -> Tensor:
 
 
 def _column_error(v: Tensor, proposal: Tensor) -> Tensor:
-    """Largest relative error of a column's mass: exp(v − proposal) is what the column holds."""
-    held = torch.nan_to_num((v - proposal).detach(), nan=0.0, posinf=torch.inf, neginf=0.0)
-    return torch.expm1(held).abs().amax(1)
+    """Largest relative error of a column: its mass is exp(v − proposal) times the required one."""
+    log_ratio = torch.nan_to_num((v - proposal).detach(), nan=0.0, posinf=torch.inf, neginf=0.0)
+    return torch.expm1(log_ratio).abs().amax(1)
 
 
 def _rows(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All rows with mass end to end: scores (X, C), problem, log mass and first potential (X,)."""
+    """All rows with mass: scores (X, C), problem, log mass and first potential (X,)."""
     m, b1 = problem.ptr.shape
     b = b1 - 1
     index, owner = _members(problem.ptr)
@@ -85,7 +85,7 @@ def _rows(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mass = torch.cat([problem.row_mass[index], problem.extra_mass.flatten()])
     alive = mass > 0
     first = torch.zeros_like(problem.extra_mass)  # (M, B, R)
-    if problem.has_padding:  # k rows of potential 0 are one of log k
+    if problem.has_padding:  # k rows of potential 0 are one row of log k
         first[..., 0] = problem.extra_mass[..., 0].log()
     first = torch.cat([mass.new_zeros(len(index)), first.flatten()])
     return scores[alive], owner[alive], mass[alive].log(), first[alive]
@@ -103,8 +103,8 @@ def _vertex_plan(problem: Problem, plan: Tensor) -> Float[Tensor, "V P"]:
     """The vertices' rows without the dustbin column; zeros for vertices without mass or problem."""
     index, _ = _members(problem.ptr)
     index = index[problem.row_mass[index] > 0]
-    kept = plan[: len(index), : problem.scores.shape[1]]  # (X, P)
-    return torch.zeros_like(problem.scores).index_copy(0, index, kept)
+    rows = plan[: len(index), : problem.scores.shape[1]]  # (X, P)
+    return torch.zeros_like(problem.scores).index_copy(0, index, rows)
 
 
 def _segment_logsumexp(x: Float[Tensor, "X C"], owner: Int[Tensor, " X"], count: int) -> Tensor:

@@ -7,8 +7,7 @@ from torch import tensor
 from torch.testing import assert_close
 
 from softperm.lab.baselines import SYSTEMS, DataShape
-from softperm.ops import normalisation
-from softperm.ops.ragged import maximum
+from softperm.ops import normalisation, ragged
 from softperm.training.fit import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
@@ -28,7 +27,7 @@ TRAIN, HELD = [tensor([0, 1, 2]), tensor([3, 4])], [tensor([5]), tensor([0])]
 def test_kernels_change_no_training(name, settings, monkeypatch):
     def trained(kernels: bool):
         monkeypatch.setattr(normalisation, "_has_kernels", lambda *given: kernels)
-        monkeypatch.setattr(maximum, "_has_kernels", lambda x: kernels)
+        monkeypatch.setattr(ragged, "_has_kernels", lambda x: kernels)
         shape = DataShape.of(GRAPHS, 2)
         models = [SYSTEMS[name].build(shape, settings, seed).double() for seed in (3, 4)]
         rest = ([Classification(2)] * 2, GRAPHS, tensor([0, 1] * 3), TRAIN, HELD, [3, 4])

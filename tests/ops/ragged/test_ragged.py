@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from softperm.ops import ragged
 from softperm.ops.ragged import graph_maximum, owners, pool, propagate, spread
-from softperm.ops.ragged.operators import pool_op, propagate_op, row_offsets_op, spread_op
 
 PTR = torch.tensor([0, 4, 4, 9])
 
@@ -66,7 +66,7 @@ def test_vertices_outside_every_graph_stay_out():
 def test_half_precision_is_summed_in_single(dtype):
     x = torch.rand(5, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
     edges, ptr = torch.tensor([[0, 1, 4], [1, 2, 0]]), torch.tensor([0, 2, 5])
-    for made, wide in (
+    for half, single in (
         (propagate(x, edges), propagate(x.float(), edges)),
         (pool(x, x, ptr), pool(x.float(), x.float(), ptr)),
         (
@@ -74,11 +74,11 @@ def test_half_precision_is_summed_in_single(dtype):
             spread(torch.ones(2, 4, 3), x.float(), ptr),
         ),
     ):
-        assert made.dtype == dtype
-        assert torch.equal(made, wide.to(dtype))
+        assert half.dtype == dtype
+        assert torch.equal(half, single.to(dtype))
 
 
-def test_what_lies_outside_all_vertices_is_refused():
+def test_edges_and_offsets_outside_the_vertices_are_refused():
     x = torch.rand(5, 3)
     with pytest.raises(ValueError, match="edge_index must name vertices from 0 to 4; got 0 to 50"):
         propagate(x, torch.tensor([[0], [50]]))
@@ -94,7 +94,7 @@ def test_matrices_that_do_not_fit_graphs_and_vectors_are_refused(shape, without_
 
 
 @pytest.mark.parametrize("v", [0, 1])
-def test_nothing_in_nothing_out(v):
+def test_empty_graphs_give_empty_results(v):
     ptr = torch.tensor([0, v])
     assert pool(random(v, 4), random(v, 3), ptr).shape == (1, 4, 3)
     assert spread(random(1, 4, 3), random(v, 3), ptr).shape == (v, 4)
@@ -103,12 +103,12 @@ def test_nothing_in_nothing_out(v):
 
 
 def of_two_models() -> tuple[tuple, tuple, tuple, tuple]:
-    """What each operator takes, with gaps between graphs and edges that are not symmetric."""
+    """Arguments of each operator, with gaps between graphs and edges that are not symmetric."""
     left, right, small = random(2, 6, 4), random(2, 6, 3, seed=1), random(2, 2, 4, 3, seed=2)
     ptr = torch.tensor([[0, 2, 5], [1, 1, 6]])
     e = torch.stack([edges(6, 15, seed) for seed in range(2)])
     e = e.gather(2, e[:, :1].argsort(dim=2, stable=True).expand_as(e))
-    offsets = row_offsets_op(e, 6, False)
+    offsets = ragged.row_offsets_op(e, 6, False)
     for tensor in (left, right, small):
         tensor.requires_grad_()
     return (
@@ -119,22 +119,23 @@ def of_two_models() -> tuple[tuple, tuple, tuple, tuple]:
     )
 
 
-OPERATORS = [pool_op, spread_op, row_offsets_op, propagate_op]
+OPERATORS = ["pool", "spread", "row_offsets", "propagate"]
 
 
-@pytest.mark.parametrize("k", range(4), ids=["pool", "spread", "row offsets", "propagate"])
-def test_operators_are_sound(k):
-    torch.library.opcheck(OPERATORS[k], of_two_models()[k])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_follow_torchs_rules(name):
+    torch.library.opcheck(getattr(ragged, f"{name}_op"), of_two_models()[OPERATORS.index(name)])
 
 
-@pytest.mark.parametrize("k", range(4), ids=["pool", "spread", "row offsets", "propagate"])
-def test_generic_implementations_equal_the_kernels(k):
-    """What runs on devices without kernels of their own."""
-    operator, given = OPERATORS[k], of_two_models()[k]
-    torch.testing.assert_close(operator._init_fn(*given), operator(*given))
-    if operator is propagate_op:
-        unweighted = (*given[:3], None, False)
-        torch.testing.assert_close(operator._init_fn(*unweighted), operator(*unweighted))
+@pytest.mark.parametrize("name", OPERATORS)
+def test_reference_implementations_equal_the_kernels(name):
+    """They run on devices without kernels of their own."""
+    operator, reference = getattr(ragged, f"{name}_op"), getattr(ragged, f"_{name}_reference")
+    arguments = of_two_models()[OPERATORS.index(name)]
+    torch.testing.assert_close(reference(*arguments), operator(*arguments))
+    if name == "propagate":
+        unweighted = (*arguments[:3], None, False)
+        torch.testing.assert_close(reference(*unweighted), operator(*unweighted))
 
 
 def test_stacked_models_are_one_call_with_the_same_numbers():
@@ -152,7 +153,7 @@ def test_stacked_models_are_one_call_with_the_same_numbers():
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gradients_of_stacked_models_are_their_own(weighted):
-    """Edges and weights may be each model's own or shared by all."""
+    """Edges differ between models; weights are shared by all."""
     x, grad, ptr = random(3, 9, 4), random(3, 9, 4, seed=1), torch.tensor([0, 4, 4, 9])
     e = torch.stack([edges(9, 20, seed) for seed in range(3)])
     w = random(20, seed=3) if weighted else None
@@ -161,9 +162,9 @@ def test_gradients_of_stacked_models_are_their_own(weighted):
         return spread(pool(x, propagate(x, e, w), ptr), x, ptr)
 
     x.requires_grad_()
-    (found,) = torch.autograd.grad(torch.vmap(aligned)(x, e), x, grad)
+    (gradient,) = torch.autograd.grad(torch.vmap(aligned)(x, e), x, grad)
     alone = [torch.autograd.grad(aligned(x[k], e[k]), x, grad[k])[0][k] for k in range(3)]
-    torch.testing.assert_close(found, torch.stack(alone))
+    torch.testing.assert_close(gradient, torch.stack(alone))
 
 
 @pytest.mark.parametrize("models", [0, 3])
@@ -174,31 +175,31 @@ def test_models_without_vertices_and_edges_are_stacked(models):
     assert bool((out == 0).all())
 
 
-def test_stacked_models_take_no_operations_beside_the_products():
-    """Each would be a launch on a GPU, where launches are what many small networks wait for."""
+def test_stacked_models_take_no_operations_besides_the_products():
+    """On a GPU each is a launch, and launches dominate the time of many small networks."""
     x, ptr = random(3, 9, 4).requires_grad_(), torch.tensor([[0, 4, 9]] * 3)
     e = torch.stack([torch.arange(9), torch.arange(9)]).expand(3, 2, 9)
-    seen = []
+    names = []
 
-    class Names(TorchDispatchMode):
+    class Recorder(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if not func.is_view:
-                seen.append(func.name())
+                names.append(func.name())
             return func(*args, **(kwargs or {}))
 
     def aligned(x, e, ptr):
         return pool(x, propagate(x, e, canonical=True), ptr)
 
-    with Names():
+    with Recorder():
         out = torch.vmap(aligned)(x, e, ptr)
         out.backward(torch.ones_like(out))
     products = ["row_offsets", "propagate", "pool", "spread", "spread", "propagate"]
-    left = [name for name in seen if name != "aten::promote_types"]
-    assert left == [*(f"softperm::{p}" for p in products[:3]), "aten::ones_like",
+    names = [name for name in names if name != "aten::promote_types"]
+    assert names == [*(f"softperm::{p}" for p in products[:3]), "aten::ones_like",
                     *(f"softperm::{p}" for p in products[3:]), "aten::add.Tensor"]  # fmt: skip
 
 
-def test_vertices_outside_every_graph_have_no_part_in_its_largest():
+def test_vertices_outside_every_graph_do_not_count_for_the_maximum():
     x, ptr = torch.tensor([[9.0], [1.0], [3.0], [2.0], [9.0]]), torch.tensor([1, 2, 2, 4])
     assert owners(ptr, 5).tolist() == [3, 0, 2, 2, 3]
     assert graph_maximum(x, ptr).tolist() == [[1.0], [0.0], [3.0]]

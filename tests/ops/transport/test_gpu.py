@@ -210,8 +210,8 @@ def test_knowing_the_largest_graph_spares_launches_and_changes_nothing(monkeypat
     made = []
     monkeypatch.setattr(gpu, "CHIP", (gpu.Tile(128, 1, 168), gpu.Tile(512, 1, 168)))
     monkeypatch.setattr(gpu, "STREAM", gpu.Tile(128, 1, 168))
-    run = gpu.run_side_by_side
-    monkeypatch.setattr(gpu, "run_side_by_side", lambda x, d: (made.append(len(x)), run(x, d)))
+    run = gpu.run_concurrently
+    monkeypatch.setattr(gpu, "run_concurrently", lambda x, d: (made.append(len(x)), run(x, d)))
     case = draw([0, *[most] * (16 // most + 1)], 3, padding=True, dustbin=True)
     problem = pose(case.scores, case.ptr, **case.arguments())
     arrays = [getattr(problem, k).detach().to(DEVICE) for k in problem.__dataclass_fields__]

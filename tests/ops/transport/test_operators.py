@@ -10,8 +10,7 @@ import torch
 from ops.transport.cases import draw
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from softperm.ops.transport import sinkhorn
-from softperm.ops.transport.operators import sinkhorn_backward_op, sinkhorn_op
+from softperm.ops.transport import sinkhorn, sinkhorn_backward_op, sinkhorn_op
 from softperm.ops.transport.problem import pose
 
 SHAPES = [(False, False), (True, False), (False, True), (True, True)]  # padding, dustbin

@@ -253,7 +253,7 @@ def test_softmax_takes_the_arguments_of_sinkhorn():
         ),
         ({"row_mass": torch.ones(4)}, r"row_mass must have shape \(5,\); got \(4,\)"),
         ({"column_mass": torch.ones(3)}, r"column_mass must have shape \(2,\) or \(1, 2\)"),
-        ({"padding": torch.ones(2)}, "padding and padding_mass go together"),
+        ({"padding": torch.ones(2)}, "expected both of padding and padding_mass, or neither"),
         ({"dustbin": torch.ones(2)}, "dustbin must be one number"),
         ({"dustbin": 1.0}, "dustbin must be a tensor; got 1.0"),
         ({"iterations": 0}, "iterations must be a whole number of at least 1; got 0"),

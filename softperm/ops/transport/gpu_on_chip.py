@@ -8,23 +8,9 @@ done in log space from the scores, which also takes the scalings so far into K.
 
 from __future__ import annotations
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
-from softperm.ops.transport.gpu_adjoint import first_term, neumann, replay
-from softperm.ops.transport.gpu_rules import (
-    EMPTY,
-    LOWEST,
-    START,
-    column_potential,
-    first_potential,
-    judge,
-    reciprocal,
-    row_potential,
-    row_softmax,
-)
+from softperm.jit import gpu_kernel
 from softperm.ops.transport.gpu_tiles import (
     column_ids,
     everything,
@@ -42,10 +28,23 @@ from softperm.ops.transport.gpu_tiles import (
     store_extra,
     store_rows,
 )
+from softperm.ops.transport.gpu_updates import (
+    EMPTY,
+    LOWEST,
+    START,
+    column_potential,
+    first_potential,
+    first_term,
+    judge,
+    neumann,
+    reciprocal,
+    replay,
+    row_potential,
+    row_softmax,
+)
 
 
-@triton.jit(do_not_specialize=["B", "P", "iterations", "lower"])
-@no_type_check
+@gpu_kernel(do_not_specialize=["B", "P", "iterations", "lower"])
 def forward_chip(
     scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     plan, history, used, error,
@@ -68,8 +67,7 @@ def forward_chip(
         )  # fmt: skip
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def _solve(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
     n, P, iterations, tolerance,
@@ -124,8 +122,7 @@ def _solve(
     tl.store(error, left)
 
 
-@triton.jit(do_not_specialize=["B", "P", "iterations", "implicit", "lower"])
-@no_type_check
+@gpu_kernel(do_not_specialize=["B", "P", "iterations", "implicit", "lower"])
 def backward_chip(
     grad, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
     d_scores, d_extra, d_bin,
@@ -152,8 +149,7 @@ def backward_chip(
         )  # fmt: skip
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def _gradient(
     grad, scores, row_mass, column_mass, extra, extra_mass, bin_score, history, used,
     d_scores, d_extra, d_bin, n, P, iterations, implicit,

@@ -5,45 +5,46 @@ from typing import no_type_check
 import numpy as np
 import pytest
 from numba import njit
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.errors import TypingError
 
-from softperm.ops.transport import cpu_backward, cpu_forward, lanes
+from softperm.ops.transport import cpu_vectors as vectors
 
 
 @njit
 @no_type_check
 def _exp(x, out):
-    like = lanes.load(out, 0)
-    for i in range(0, len(x), lanes.WIDTH):
-        lanes.store(out, i, lanes.exp(lanes.load(x, i), like))
+    like = vectors.load(out, 0)
+    for i in range(0, len(x), vectors.WIDTH):
+        vectors.store(out, i, vectors.exp(vectors.load(x, i), like))
 
 
 @njit
 @no_type_check
 def _log(x, out):
-    for i in range(0, len(x), lanes.WIDTH):
-        lanes.store(out, i, lanes.log(lanes.load(x, i)))
+    for i in range(0, len(x), vectors.WIDTH):
+        vectors.store(out, i, vectors.log(vectors.load(x, i)))
 
 
 @njit
 @no_type_check
 def _reduce(x, y):
-    x, y = lanes.load(x, 0), lanes.load(y, 0)
+    x, y = vectors.load(x, 0), vectors.load(y, 0)
     return (
-        lanes.total(lanes.fma(x, y, x - y)),
-        lanes.peak(lanes.maximum(x, y)),
-        lanes.trough(lanes.minimum(x, y)),
-        lanes.total(lanes.where_less(x, y, x, y)),
-        lanes.total(lanes.widen(x / y)),
-        lanes.total(lanes.narrow(lanes.widen(x) + lanes.splat(0.5), x) * lanes.fill(x, 2.0)),
+        vectors.total(vectors.fma(x, y, x - y)),
+        vectors.peak(vectors.maximum(x, y)),
+        vectors.trough(vectors.minimum(x, y)),
+        vectors.total(vectors.where_less(x, y, x, y)),
+        vectors.total(vectors.widen(x / y)),
+        vectors.total(
+            vectors.narrow(vectors.widen(x) + vectors.splat(0.5), x) * vectors.fill(x, 2.0)
+        ),
     )
 
 
 @njit
 @no_type_check
 def _load(x):
-    return lanes.total(lanes.load(x, 0))
+    return vectors.total(vectors.load(x, 0))
 
 
 @pytest.mark.parametrize(("dtype", "lowest"), [(np.float32, -87.0), (np.float64, -708.0)])
@@ -97,19 +98,3 @@ def test_arithmetic_and_reductions(dtype):
 def test_vectors_are_read_from_contiguous_arrays_only():
     with pytest.raises(TypingError, match="contiguous arrays of one axis"):
         _load(np.zeros((4, 4))[:, 0])
-
-
-def test_functions_compile_where_no_folder_can_be_written(monkeypatch):
-    monkeypatch.setattr(CompileResultCacheImpl, "_locator_classes", [])
-
-    @lanes.entry
-    @no_type_check
-    def double(x):
-        return 2 * x
-
-    assert double(4) == 8
-
-
-def test_functions_are_cached_on_disk():
-    for kernel in (cpu_forward.forward, cpu_backward.backward):
-        assert isinstance(kernel._cache, FunctionCache)

@@ -1,18 +1,19 @@
-"""Updates of the transport in log space, and the rules by which its kernels decide.
+"""Updates of the transport on one tile of the GPU: in log space, its stopping rule, its gradient.
 
-Rows without mass have weight 0 and columns without mass the potential LOWEST, which underflows to
-0 in every exponential and never makes a NaN, as −∞ would.
+Rows without mass have weight 0. Columns without mass have the potential LOWEST: unlike −∞, it
+underflows to 0 in every exponential and never produces a NaN.
 """
 
 from __future__ import annotations
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from softperm.jit import gpu_kernel
 from softperm.ops.transport.gpu_tiles import (
     largest,
+    load_columns,
+    load_rows,
+    load_scores,
     over_columns,
     over_rows,
     positive,
@@ -28,15 +29,13 @@ NEVER = tl.constexpr(float("inf"))
 START = tl.constexpr(1e30)  # the error before the first iteration
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def _narrow(v, dtype: tl.constexpr):
     """Potentials in the type of the scores, LOWEST as far as a float32 goes."""
     return tl.maximum(v, FAR).to(dtype)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def _exponential(s, v, top):
     """Exponential of S + v − top, for potentials v in float64.
 
@@ -54,23 +53,20 @@ def _exponential(s, v, top):
         return tl.exp((x - top) + (lost + low))
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def _top_of_rows(s, v):
     """About the largest S + v of each row: exponentials in its units are neither large nor lost."""
     return tl.maximum(top_of_columns(s + _narrow(v, s.dtype)), EMPTY)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def row_softmax(s, v):
     """Rows of exp(S + v) scaled to sum 1: K at the potentials v."""
     e = _exponential(s, v, _top_of_rows(s, v))
     return e * (1.0 / positive(over_columns(e)))
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def row_potential(s, v, a):
     """Potential u = log a − LSE(S + v) of each row; LOWEST for rows without mass."""
     top = _top_of_rows(s, v)
@@ -78,8 +74,7 @@ def row_potential(s, v, a):
     return tl.where(a > 0, tl.log(positive(a) / total) - top.to(tl.float64), LOWEST)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def first_potential(a, scale, n, N: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr):
     """Where the iteration starts: 0; LOWEST in rows without mass.
 
@@ -92,45 +87,39 @@ def first_potential(a, scale, n, N: tl.constexpr, R: tl.constexpr, BIN: tl.const
     return u
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def column_sums(s, u):
     """About the largest S + u of each column, and the sum of exp(S + u) in units of its exp."""
     top = tl.maximum(tl.max(s + _narrow(u, s.dtype), 1, keep_dims=True), EMPTY)
     return top.to(tl.float64), over_rows(_exponential(s, u, top))
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def close_columns(top, total, b):
     """Potential v = log b − LSE of each column from its column_sums; LOWEST without mass."""
     return tl.where(b > 0, tl.log(positive(b) / positive(total)) - top, LOWEST)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def column_potential(s, u, b):
     """Potential v = log b − LSE(S + u) of each column of a tile with all rows of the problem."""
     top, total = column_sums(s, u)
     return close_columns(top, total, b)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def shares(s, u, v, per_b):
     """Share Q = exp(S + u + v) / b that each row has in its columns, by exponentials."""
     return tl.exp((s.to(tl.float64) + u + v).to(s.dtype)) * per_b
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def reciprocal(b):
     """One over the masses; 0 for 0."""
     return tl.where(b > 0, 1.0 / positive(b), 0.0)
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def since(v, base, per_b, dtype: tl.constexpr):
     """Scaling exp(v − base) of the columns, and whether it is safe in linear space (see judge)."""
     REACH: tl.constexpr = 90.0 if dtype == tl.float64 else 20.0
@@ -139,8 +128,7 @@ def since(v, base, per_b, dtype: tl.constexpr):
     return tl.exp(tl.minimum(tl.maximum(moved, -REACH), REACH)), safe
 
 
-@triton.jit
-@no_type_check
+@gpu_kernel
 def judge(c, y, b, per_b, before, slope_error, slope_fall, tolerance, FAST: tl.constexpr):
     """Where an iteration stands, from the column sums c = Kᵀx and the columns' scaling y.
 
@@ -181,3 +169,120 @@ def judge(c, y, b, per_b, before, slope_error, slope_fall, tolerance, FAST: tl.c
     if not WIDE:
         over = over | ((tolerance > 0) & (error <= FLAT) & (rest <= PROMISE * slope_fall))
     return error, slope_error, slope_fall, over, quotient(mass, c, FAST), safe
+
+
+@gpu_kernel
+def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
+    """Gradient through the last row update: K ∘ a (G − Σ_k K G).
+
+    G counts only up to a constant in each row. Less its value where the row's plan is largest, what
+    a nearly hard plan leaves of the difference does not drown in rounding.
+    """
+    g = load_rows(grad, n, P, J, N, L)
+    g -= top_of_columns(tl.where(k == top_of_columns(k), g, -NEVER))
+    return k * (a * (g - over_columns(k * g)))
+
+
+@gpu_kernel
+def spread(beta, per_b):
+    """Range of β over the columns with mass. It does not see a constant added to all of them."""
+    alive = per_b > 0
+    up, down = largest(tl.where(alive, beta, -NEVER)), largest(tl.where(alive, -beta, -NEVER))
+    return tl.maximum(up + down, 0.0)
+
+
+@gpu_kernel
+def rest_of_series(now, before):
+    """What is left of a geometric series whose last two terms these are; at least the last."""
+    fall = before - now
+    rest = tl.where(fall > 0, now * tl.maximum(now / positive(fall), 1.0), NEVER)
+    return tl.where(now > 0, rest, 0.0)
+
+
+@gpu_kernel
+def neumann(k, a, gv, per_b, t):
+    """Multipliers of the columns at the fixed point: the sum of β, β′ = Kᵀ a K β / b, and so on.
+
+    The series is summed until its rest is small beside its first term. What a constant in β adds
+    to the gradient cancels against the rows' multipliers, so only the range of β counts.
+
+    Returns:
+        The sum (J, 1, L), and whether the series converged within 10 · t terms.
+    """
+    SOLVED: tl.constexpr = 1e-13 if gv.dtype == tl.float64 else 1e-6
+    beta = gv * per_b
+    total = tl.zeros_like(beta)
+    first = spread(beta, per_b)
+    now = first
+    rest = tl.where(first > 0, NEVER, 0.0).to(first.dtype)
+    terms = tl.minimum(10 * t, 1000)
+    while (rest > SOLVED * first) & (terms > 0):
+        total += beta
+        beta = over_rows(k * (a * over_columns(k * beta))) * per_b
+        before = now
+        now = spread(beta, per_b)
+        rest = rest_of_series(now, before)
+        terms -= 1
+    return total, rest <= SOLVED * first
+
+
+@gpu_kernel
+def replay(
+    ds, k, a, scale, gv, v, per_b, scores, extra, bin_score, history, trail, t, n, P,
+    J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
+    FAST: tl.constexpr, TRAIL: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the truncated iteration, recomputed backwards from the column potentials.
+
+    Column update t and row update t − 1 are, in the adjoint, with β = y · gv / b, y of t; and then
+    with x = a / (K y), m = K β / (K y), y of t − 1,
+
+        dS −= K ∘ x (β − y m),   gv = y · Kᵀ(x m).
+
+    Where y is not safe in linear space, K is formed anew at t − 1, where y = 1, and x β by
+    exponentials; so it is for t = 1, before which there is no row update. With TRAIL, gv
+    of each iteration is read from ``trail``: then the tile need not hold all rows.
+
+    Returns:
+        The gradient of the tile's scores, given its first term ``ds``: (J, N, L).
+    """
+    C = P + BIN
+    dtype: tl.constexpr = ds.dtype
+    beta = gv * per_b
+    v_next = load_columns(history + tl.maximum(t - 2, 0) * C, C, LOWEST, J, L)
+    y, safe = since(v_next, v, per_b, dtype)
+    while t > 0:
+        while (t > 1) & safe:
+            v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
+            if TRAIL:
+                gv_next = load_columns(trail + (t - 2) * C, C, 0.0, J, L)
+            per_r = quotient(1.0, positive(over_columns(k * y)), FAST)
+            m = per_r * over_columns(k * beta)
+            x = a * per_r
+            ds -= k * (x * (beta - y * m))
+            if TRAIL:
+                gv = gv_next
+            else:
+                gv = y * over_rows(k * (x * m))
+            beta = gv * y * per_b
+            y, safe = since(v_next, v, per_b, dtype)
+            t -= 1
+        v_this = load_columns(history + (t - 1) * C, C, LOWEST, J, L)
+        v = load_columns(history + tl.maximum(t - 2, 0) * C, C, LOWEST, J, L)
+        s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
+        u = first_potential(a, scale, n, N, R, BIN)
+        if t > 1:
+            u = row_potential(s, v, a)
+            k = row_softmax(s, v)
+        share = gv * shares(s, u, v_this, per_b)
+        m = over_columns(share) * tl.where(t > 1, 1.0, 0.0)
+        ds -= share - k * m
+        if TRAIL:
+            gv = load_columns(trail + tl.maximum(t - 2, 0) * C, C, 0.0, J, L)
+        else:
+            gv = over_rows(k * m)
+        beta = gv * per_b
+        v_next = load_columns(history + tl.maximum(t - 3, 0) * C, C, LOWEST, J, L)
+        y, safe = since(v_next, v, per_b, dtype)
+        t -= 1
+    return ds

@@ -1,9 +1,9 @@
-"""Eight numbers at a time: a vector type for numba, and exp and log on it.
+"""A numba type for vectors of eight numbers, with arithmetic, reductions, exp and log.
 
-Numba leaves vectorisation to the optimiser, which gives up on reductions whose accumulators it
-cannot prove to be apart, and calls the scalar C library for every exponential. With a type that
-is one vector register, a kernel says what is done at once, and LLVM lowers it for any machine:
-one AVX register, two of NEON or SSE.
+numba leaves vectorisation to LLVM's optimiser, which gives up on reductions if it cannot prove that
+their accumulators do not overlap, and which calls the scalar C library for every exponential. With
+this type a kernel states the vector operations itself, and LLVM compiles them for any machine: to
+one AVX register, or to several registers of NEON or SSE.
 """
 
 from __future__ import annotations
@@ -12,34 +12,26 @@ import math
 import operator
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 from numba.np import arrayobj
 
+from softperm.jit import inner, kernel
+
 WIDTH = 8
 """Numbers in one vector."""
 
-_INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+compiled = inner(error_model="numpy")
+"""Decorator for functions that only kernels call."""
 
-# Functions with one of these decorators also carry typing.no_type_check: the shape checks that run
-# in tests must not wrap what numba compiles. The first two are for functions that only compiled
-# functions call. The third is for those that Python calls; they alone are cached on disk, because
-# each contains all that it calls. (Numba looks at the date of their own file only: who edits a
-# file with inner functions deletes the cache, ``*.nbi`` and ``*.nbc`` in ``__pycache__``.)
-compiled = njit(**_INNER)
-inlined = njit(forceinline=True, **_INNER)
+inlined = inner(error_model="numpy", forceinline=True)
+"""The same for functions that are inlined."""
 
-
-def entry(function):
-    """Compiles a function for Python to call, without the GIL, and caches it where it can."""
-    options = {"error_model": "numpy", "nogil": True}
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder that may be written: compiled anew in each process
-        return njit(**options)(function)
+entry_point = kernel(error_model="numpy")
+"""Decorator for the kernels, which Python calls."""
 
 
 class Lanes(types.Type):
@@ -65,7 +57,7 @@ def _suffix(lanes: Lanes) -> str:
 
 
 def _operate(symbol, instruction: str) -> None:
-    """Teaches numba one arithmetic operator between vectors of one type."""
+    """Defines one arithmetic operator between vectors of one type."""
 
     @infer_global(symbol)
     class _Template(AbstractTemplate):
@@ -95,7 +87,7 @@ def _splat(builder, scalar):
 
 def _check(array) -> None:
     if not isinstance(array, types.Array) or array.ndim != 1 or array.layout != "C":
-        raise TypingError(f"vectors lie in contiguous arrays of one axis; got {array}")
+        raise TypingError(f"vectors need contiguous arrays of one axis; got {array}")
 
 
 def _address(context, builder, array_type, array, index):
@@ -171,7 +163,7 @@ def minimum(typing, x, y):
 
 @intrinsic
 def where_less(typing, x, y, yes, no):
-    """``yes`` where x < y, and ``no`` elsewhere and where either is not a number."""
+    """``yes`` where x < y; ``no`` elsewhere, also where x or y is NaN."""
 
     def generate(context, builder, sig, args):
         return builder.select(builder.fcmp_ordered("<", *args[:2]), *args[2:])
@@ -180,7 +172,7 @@ def where_less(typing, x, y, yes, no):
 
 
 def _reduction(x: Lanes, name: str, start: float | None):
-    """A reduction of a vector to one number, in whatever order is fastest, but always the same."""
+    """A reduction of a vector to one number, in the fastest order, which is always the same."""
 
     def generate(context, builder, sig, args):
         scalar = context.get_value_type(x.dtype)
@@ -237,7 +229,7 @@ def narrow(typing, x, like):
 
 @intrinsic
 def fill(typing, like, number):
-    """A vector of the type of ``like`` whose numbers all are one float64 number."""
+    """A vector of the type of ``like``, filled with one float64 number."""
 
     def generate(context, builder, sig, args):
         scalar = args[1]
@@ -326,7 +318,7 @@ def log(typing, x):
 
 @intrinsic
 def next_ticket(typing, counter):
-    """Takes the number in ``counter[0]`` and leaves the next: each number goes to one thread."""
+    """Returns ``counter[0]`` and increments it atomically: each thread gets another number."""
 
     def generate(context, builder, sig, args):
         data = arrayobj.make_array(sig.args[0])(context, builder, args[0]).data

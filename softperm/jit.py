@@ -1,0 +1,125 @@
+"""Compiled kernels: the one decorator for numba, with a cache that sees every change of a kernel.
+
+numba keys the cache of a compiled function by the source of the function's own file. A function
+that calls another file's function, or reads another file's constant, therefore keeps running with
+the old one after an edit. Here the key is a hash of the kernel's file and of all files of this
+package that it imports, directly or through others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parent
+_IMPORTS = re.compile(rf"^(?:from|import) ({PACKAGE.name}[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
+
+
+def kernel(function: Callable | None = None, **options: Any) -> Any:
+    """Compiles a function with numba: without the GIL, cached on disk.
+
+    Where neither the package's folder nor the user's cache can be written, the function is compiled
+    anew in each process.
+
+    Args:
+        function: the function; left out when there are options, as in ``@kernel(fastmath=True)``.
+        options: further options of ``numba.njit``.
+
+    Returns:
+        The compiled function, or a decorator.
+    """
+    if function is None:
+        return lambda function: kernel(function, **options)
+    import numba
+
+    function = inspect.unwrap(function)  # the shape checks of a test run cannot be compiled
+    dispatcher = numba.njit(nogil=True, **options)(function)
+    with suppress(RuntimeError):  # numba found no folder that it may write to
+        dispatcher._cache = _source_cache()(function)
+    return dispatcher
+
+
+def inner(function: Callable | None = None, **options: Any) -> Any:
+    """Compiles a function that only kernels call: part of their code, so not cached by itself."""
+    if function is None:
+        return lambda function: inner(function, **options)
+    import numba
+
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    return numba.njit(**options)(inspect.unwrap(function))
+
+
+def gpu_kernel(function: Callable | None = None, **options: Any) -> Any:
+    """Compiles a function with Triton, for CUDA devices; options are those of ``triton.jit``."""
+    import triton  # absent where there is no GPU
+
+    if function is None:
+        return lambda function: gpu_kernel(function, **options)
+    return triton.jit(inspect.unwrap(function), **options)
+
+
+def source_hash(file: Path) -> str:
+    """Hash of a file and of the files of this package that it imports, directly or not."""
+    digest = hashlib.sha256()
+    for path in sorted(_with_imports(file)):
+        digest.update(path.name.encode() + _read(path).encode())
+    return digest.hexdigest()
+
+
+@cache
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+@cache
+def _imported(file: Path) -> frozenset[Path]:
+    """Files of this package that a file imports at its top level."""
+    return frozenset(path for name in _names(_read(file)) for path in _files(name))
+
+
+def _names(source: str) -> Iterator[str]:
+    """Dotted names that may be modules: ``from a import b`` names a and a.b."""
+    for module, names in _IMPORTS.findall(source):
+        yield module
+        for name in re.findall(r"\w+", names):
+            yield f"{module}.{name}"
+
+
+def _files(name: str) -> list[Path]:
+    """The file of a module of this package, if the name is one."""
+    place = PACKAGE.joinpath(*name.split(".")[1:])
+    return [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
+
+
+def _with_imports(file: Path) -> set[Path]:
+    """A file and all files of this package that it needs."""
+    needed, waiting = set(), [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in needed:
+            needed.add(path)
+            waiting.extend(_imported(path))
+    return needed
+
+
+@cache
+def _source_cache() -> type:
+    """Numba's cache of functions, with :func:`source_hash` in place of the hash of one file."""
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+    class SourceCacheImpl(CompileResultCacheImpl):
+        def __init__(self, function: Callable) -> None:
+            super().__init__(function)
+            stamp = source_hash(Path(inspect.getfile(function)))
+            self._locator.get_source_stamp = lambda: stamp
+
+    class SourceCache(FunctionCache):
+        _impl_class = SourceCacheImpl
+
+    return SourceCache
