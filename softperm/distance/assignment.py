@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import no_type_check
-
 import numpy as np
 from jaxtyping import Float, Int
-from numba import njit
+
+from softperm.jit import kernel
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def assign(
     cost: Float[np.ndarray, "N N"],
     m: int,
@@ -50,8 +48,7 @@ def assign(
     return total
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _reduce_rows(cost, m, u, v, row_of, column_of):
     """Give each row its cheapest column where that is free; returns the dual value."""
     total = 0.0
@@ -74,8 +71,7 @@ def _reduce_rows(cost, m, u, v, row_of, column_of):
     return total
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _augment(cost, m, u, v, row_of, column_of, row, distance, parent, done):
     """Match one more row along the shortest alternating path; returns the path's length."""
     for j in range(m):

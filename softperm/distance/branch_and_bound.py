@@ -12,14 +12,14 @@ and columns exchanged. At the root, orbits replace twins. Padding vertices are t
 
 from __future__ import annotations
 
-from typing import NamedTuple, no_type_check
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from softperm.distance.local_search import improve
 from softperm.distance.node_bound import relax
 from softperm.distance.pairs import remove
+from softperm.jit import kernel
 
 GLANCE = 300  # relaxations of a search without probing; enough for most small pairs
 SMALL = 40  # vertices up to which probing pays: its cost grows with their square
@@ -55,8 +55,7 @@ class Tree(NamedTuple):
     bound: np.ndarray  # (N, N) a lower bound of each child; infinite where ruled out
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def plant(pair):
     """A search that has not begun: everything free, no permutation known, no level probed."""
     n, words = pair.allowed.shape
@@ -92,8 +91,7 @@ def plant(pair):
     )
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def fix(pair, tree, t, x0, y0):
     """Fill level t + 1 from level t, whose row x0 is matched with column y0."""
     m = pair.a.shape[0] - t
@@ -118,8 +116,7 @@ def fix(pair, tree, t, x0, y0):
             tree.linear[s, x, y] = before + difference * difference
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def order_rows(pair, rows, columns, m, domain, i, j):
     """Row i was fixed to j: its twins take columns no earlier, other orders say the same."""
     for x in range(m):
@@ -129,8 +126,7 @@ def order_rows(pair, rows, columns, m, domain, i, j):
                     remove(domain, x, columns[y])
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def order_columns(pair, rows, columns, m, domain, i, j):
     """Column j was given to row i: its twins go to rows no earlier."""
     for y in range(m):
@@ -140,8 +136,7 @@ def order_columns(pair, rows, columns, m, domain, i, j):
                     remove(domain, x, columns[y])
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _earlier(orbit, twin, k, j):
     """Whether vertex k comes before vertex j in the order by orbit, then twin class."""
     return orbit[k] < orbit[j] or (orbit[k] == orbit[j] and twin[k] < twin[j])
@@ -149,8 +144,7 @@ def _earlier(orbit, twin, k, j):
 
 # Numba compiles a function anew for each whole number written out in a call to it, so that the
 # level of the root and the efforts come from variables.
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def search_briefly(pair, glance, effort):
     """Search with and without probing for a while.
 
@@ -179,8 +173,7 @@ def search_briefly(pair, glance, effort):
     return probing, bound, advance(pair, probing, effort)
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def advance(pair, tree, effort):
     """Search on for about ``effort`` relaxations; True when the tree is exhausted."""
     while tree.level[0] >= 0:
@@ -214,8 +207,7 @@ def open_bound(tree: Tree) -> float:
     return float(least)
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _expand(pair, tree, t):
     """Bound level t and list the children worth a visit; returns the relaxations it took."""
     tree.children[t] = 0
@@ -250,8 +242,7 @@ def _expand(pair, tree, t):
     return spent
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _complete(a, b, rows, columns, m, linear, match, image):
     """Give the free rows the images of the node's assignment; returns the cost that adds."""
     cost = 0.0
@@ -266,8 +257,7 @@ def _complete(a, b, rows, columns, m, linear, match, image):
     return cost
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _rule_out(cost, u, v, m, bound, limit, columns, domain, out):
     """Bound each match by its reduced cost, and rule out those past the limit."""
     for x in range(m):
@@ -279,8 +269,7 @@ def _rule_out(cost, u, v, m, bound, limit, columns, domain, out):
             out[x, y] = value
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _probe(pair, tree, t, m, limit):
     """Bound each match left by its own relaxation; returns how many there were."""
     spent = 0
@@ -297,8 +286,7 @@ def _probe(pair, tree, t, m, limit):
     return spent
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _narrowest(bound, m):
     """The row x, as x, or column y, as m + y, with the fewest matches left."""
     left = np.zeros(2 * m, np.int64)
@@ -318,8 +306,7 @@ def _narrowest(bound, m):
     return chosen
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _list(choices, m, kind, vertices, root, child, child_bound):
     """The matches of one row or column, one of each kind, by their bounds.
 
@@ -344,8 +331,7 @@ def _list(choices, m, kind, vertices, root, child, child_bound):
     return count
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _descend(pair, tree, t, z):
     """Match the chosen row or column of level t with position z, and use the symmetry of that."""
     m = pair.a.shape[0] - t

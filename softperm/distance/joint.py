@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, no_type_check
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from numba import njit
 
 from softperm.data.graphs import as_graphs
 from softperm.distance.matrix import frobenius_intervals
 from softperm.distance.pairs import adjacency
+from softperm.jit import kernel
 
 FAST = {"reassoc", "contract", "nsz"}  # sums over graphs may be taken in any order
 TRIES = 8  # random placements of a graph in each round, besides its current one
@@ -109,8 +109,7 @@ def _padded(matrices: list[np.ndarray]) -> Float[np.ndarray, "B N N"]:
     return padded
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def align(matrices, places, seed):
     """Place the graphs one after another, then each anew, until a round changes nothing.
 
@@ -145,8 +144,7 @@ def align(matrices, places, seed):
     return distances
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _replace(aligned, g, seen, matrix, place, state):
     """Descend from where graph g is and from random placements; keeps the best, in place."""
     n = place.size
@@ -173,8 +171,7 @@ def _replace(aligned, g, seen, matrix, place, state):
     return improved, state
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _put(aligned, g, matrix, place):
     """Write graph g with its vertices in their places."""
     for i in range(place.size):
@@ -182,8 +179,7 @@ def _put(aligned, g, matrix, place):
             aligned[i, k, g] = matrix[place[i], place[k]]
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _shuffle(place, state):
     """Permute in place at random; returns the next state of the generator."""
     for i in range(place.size - 1, 0, -1):
@@ -195,8 +191,7 @@ def _shuffle(place, state):
     return state
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _squares(aligned, seen, moved):
     """(seen,) squared distances of a matrix to the first aligned ones."""
     squares = np.zeros(seen)
@@ -208,8 +203,7 @@ def _squares(aligned, seen, moved):
     return squares
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-@no_type_check
+@kernel(fastmath=FAST)
 def _total(squares):
     """Sum of the distances that belong to squared ones, which rounding may make negative."""
     total = 0.0
@@ -218,8 +212,7 @@ def _total(squares):
     return total
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _descend(aligned, g, seen, moved, place):
     """Exchange places of graph g while that lowers its total, both in place; returns the total."""
     n = place.size
@@ -249,8 +242,7 @@ def _descend(aligned, g, seen, moved, place):
     return value
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _exchange(aligned, moved, i, k, squares, changed):
     """The squared distances after an exchange of two places."""
     for h in range(squares.size):

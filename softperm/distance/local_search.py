@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import no_type_check
-
 import numpy as np
-from numba import njit
 
 from softperm.distance.pairs import contains
+from softperm.jit import kernel
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def cost_of(pair, p):
     """Cost of a permutation, half its squared distance: ``Σ_{i<k} (a[i,k] − b[p[i],p[k]])²``."""
     total = 0.0
@@ -22,8 +19,7 @@ def cost_of(pair, p):
     return total
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def descend(pair, p):
     """Exchange images in place until no exchange of two helps; returns the cost."""
     a, b = pair.a, pair.b
@@ -45,8 +41,7 @@ def descend(pair, p):
     return cost_of(pair, p)
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def shake(pair, p, state):
     """Exchange images at random in place wherever that is allowed; returns the next state."""
     n = p.size
@@ -60,8 +55,7 @@ def shake(pair, p, state):
     return state
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def improve(pair, best, value, bound, restarts):
     """Restart the descent from shaken copies of ``best``; returns the cost of the best, in place.
 

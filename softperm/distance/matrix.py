@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Any, no_type_check
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from numba import njit
 
 from softperm.data.graphs import as_graphs
 from softperm.distance.branch_and_bound import GLANCE, search_briefly
@@ -25,6 +24,7 @@ from softperm.distance.exact import EFFORT, LARGEST, check_time_limit, solve
 from softperm.distance.pairs import Packed, pack, pair_of
 from softperm.distance.symmetry import representatives
 from softperm.files import write_atomically
+from softperm.jit import kernel
 from softperm.parallel import cores, thread_pool
 from softperm.progress import Report, progress_bars
 
@@ -321,8 +321,7 @@ class _Run:
         table.limit[pairs] = np.inf if self.time_limit is None else self.time_limit
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def solve_pairs(
     packed: Packed,
     first: Int[np.ndarray, " K"],

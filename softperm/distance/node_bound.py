@@ -10,17 +10,14 @@ e is bounded by counting, from either side, and once more by counting non-neighb
 
 from __future__ import annotations
 
-from typing import no_type_check
-
 import numpy as np
-from numba import njit
 
 from softperm.distance.assignment import assign
 from softperm.distance.pairs import contains, count_bits
+from softperm.jit import kernel
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def relax(pair, tree, t, limit):
     """The bound of level t; leaves the assignment and its duals behind.
 
@@ -53,8 +50,7 @@ def relax(pair, tree, t, limit):
     return below + assign(tree.cost, m, tree.u[t], tree.v[t], tree.match, limit - below)
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _sort_free(matrix, order, free, m):
     """(m, m - 1) weights from each free vertex to the other free ones, ascending."""
     is_free = np.zeros(matrix.shape[0], np.bool_)
@@ -71,8 +67,7 @@ def _sort_free(matrix, order, free, m):
     return weights
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _pair_weights(free_a, free_b, m, out):
     """Squared distance of each two rows of sorted weights."""
     for x in range(m):
@@ -84,8 +79,7 @@ def _pair_weights(free_a, free_b, m, out):
             out[x, y] = total
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _pair_degrees(pair, rows, columns, m, out):
     """Least number of edges at x and at y that do not meet: the difference of their degrees."""
     degree_x = np.zeros(m)
@@ -99,8 +93,7 @@ def _pair_degrees(pair, rows, columns, m, out):
             out[x, y] = abs(degree_x[x] - degree_y[y])
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _pair_neighbours(pair, rows, columns, m, domain, out):
     """The same, sharper, for sets of one word: edges meet only where matches are left."""
     one = np.uint64(1)
@@ -130,8 +123,7 @@ def _pair_neighbours(pair, rows, columns, m, domain, out):
             out[x, y] = degrees - 2 * met
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _members(free, m):
     """The set of the free vertices."""
     members = np.uint64(0)
@@ -140,8 +132,7 @@ def _members(free, m):
     return members
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _reach(near, free, left, reach_near, reach_far):
     """Unions of the matches left to each free vertex's neighbours, and to the other vertices."""
     for x in range(left.size):

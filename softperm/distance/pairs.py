@@ -7,11 +7,12 @@ from typing import NamedTuple, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from torch_geometric.data import Data
 
 from softperm.errors import GraphError
+from softperm.jit import kernel
 
 PADDING = -1  # label of a padding vertex, which may be matched with any label
 
@@ -27,22 +28,19 @@ def count_bits(typing_context, word):
     return types.int64(types.uint64), generate
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def contains(sets, i, j):
     """Whether set i holds vertex j."""
     return (sets[i, j >> 6] >> np.uint64(j & 63)) & np.uint64(1) != 0
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def remove(sets, i, j):
     """Take vertex j out of set i."""
     sets[i, j >> 6] &= ~(np.uint64(1) << np.uint64(j & 63))
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def insert(sets, i, j):
     """Put vertex j into set i."""
     sets[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
@@ -120,8 +118,7 @@ def _labels(graph: Data, index: int) -> list:
     return [tuple(entry) if isinstance(entry, list) else entry for entry in listed]
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def pair_of(packed: Packed, first: int, second: int) -> Pair:
     """Two of the packed graphs as a pair."""
     n, m = packed.size[first], packed.size[second]
@@ -170,8 +167,7 @@ class Pair(NamedTuple):
     whole: bool
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _common_size(label_a, label_b):
     """Vertices after padding, for each label the larger count; and the number of labels."""
     kinds = 1
@@ -190,8 +186,7 @@ def _common_size(label_a, label_b):
     return size, kinds
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def make_pair(a, label_a, b, label_b):
     """Pad two graphs to their common size and find what the search may exploit."""
     n, kinds = _common_size(label_a, label_b)
@@ -212,8 +207,7 @@ def make_pair(a, label_a, b, label_b):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _pad(matrix, label, n, padding):
     """The matrix with zero rows and columns up to n, and the labels with that of padding."""
     size = matrix.shape[0]
@@ -226,8 +220,7 @@ def _pad(matrix, label, n, padding):
     return padded, labels
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _precision(a, b):
     """Whether all weights are 0 or 1, whether all are whole, and the gap between two costs.
 
@@ -247,8 +240,7 @@ def _precision(a, b):
     return False, False, 1e-9 * size
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _by_weight(matrix, n):
     """The columns of each of the first n rows, by ascending weight."""
     order = np.empty((n, n), np.int64)
@@ -262,8 +254,7 @@ def _by_weight(matrix, n):
     return order
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _twins(matrix, label):
     """Class of each vertex: i and j are twins when exchanging them leaves the matrix as it is."""
     n = matrix.shape[0]
@@ -283,8 +274,7 @@ def _twins(matrix, label):
     return twin
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _neighbours(matrix):
     """Bit sets of the neighbours of each vertex."""
     n = matrix.shape[0]
@@ -296,8 +286,7 @@ def _neighbours(matrix):
     return near
 
 
-@njit(cache=True, nogil=True)
-@no_type_check
+@kernel
 def _allowed(label_a, label_b):
     """Bit sets of the vertices of b that each vertex of a may be matched with."""
     n = label_a.size

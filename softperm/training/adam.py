@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import no_type_check
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numba import njit
 from torch import Tensor
 
+from softperm.jit import kernel
 from softperm.parallel import over_ranges
 
 
@@ -69,8 +68,7 @@ class StackedAdam:
         return {"steps": self.steps, "mean": self.mean, "square": self.square}
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-@no_type_check
+@kernel(error_model="numpy")
 def _adam_rows(parameter, gradient, mean, square, active, size, root, constants, first, last):
     beta1, beta2, decay, eps = constants[0], constants[1], constants[2], constants[3]
     one = constants.dtype.type(1)

@@ -9,11 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from softperm.jit import gpu_kernel
+
 BLOCK = 1024
 LARGE = 4096  # columns that are worth a launch of their own, rather than a copy
 
 
-@triton.jit(do_not_specialize=["K"])
+@gpu_kernel(do_not_specialize=["K"])
 def _adam_kernel(
     parameter, mean, square, gradient, active, size, root, stride, K,
     BETA1: tl.constexpr, BETA2: tl.constexpr, DECAY: tl.constexpr, EPS: tl.constexpr,

@@ -8,13 +8,14 @@ import triton.language as tl
 from torch import Tensor
 
 from softperm.data.collection import Collection
+from softperm.jit import gpu_kernel
 from softperm.training.batch_layout import Layout
 
 PLACES = 256  # that one program fills with the number of a vertex or an edge
 NUMBERS = 1024  # that one program copies
 
 
-@triton.jit
+@gpu_kernel
 def _starts_kernel(index, ptr, starts, b, B: tl.constexpr):
     """Program m: where each of model m's graphs begins, and the end of the last."""
     m = tl.program_id(0)
@@ -25,7 +26,7 @@ def _starts_kernel(index, ptr, starts, b, B: tl.constexpr):
     tl.store(starts + m * (b + 1) + 1 + k, tl.cumsum(size, 0), k < b)
 
 
-@triton.jit
+@gpu_kernel
 def _owner(starts, place, b, HALVINGS: tl.constexpr):
     """Which of the b graphs, end to end, a place belongs to; b behind the last."""
     low = tl.zeros_like(place)
@@ -38,7 +39,7 @@ def _owner(starts, place, b, HALVINGS: tl.constexpr):
     return low
 
 
-@triton.jit
+@gpu_kernel
 def _item(index, ptr, starts, place, b, HALVINGS: tl.constexpr):
     """The vertex or edge of the dataset in each place of a model, −1 for none, and its graph."""
     owner = _owner(starts, place, b, HALVINGS)
@@ -48,7 +49,7 @@ def _item(index, ptr, starts, place, b, HALVINGS: tl.constexpr):
     return tl.where(real, tl.load(ptr + graph, real, other=0) + place - begin, -1), owner
 
 
-@triton.jit
+@gpu_kernel
 def _vertices_kernel(
     index, ptr, starts, vertex, b, room, HALVINGS: tl.constexpr, PLACES: tl.constexpr
 ):  # fmt: skip
@@ -59,7 +60,7 @@ def _vertices_kernel(
     tl.store(vertex + m * room + place, item, place < room)
 
 
-@triton.jit
+@gpu_kernel
 def _edges_kernel(
     index, edge_ptr, starts, edge_starts, edge_index, edge, ends, b, room, vertices, total, models,
     HALVINGS: tl.constexpr, PLACES: tl.constexpr,
@@ -80,7 +81,7 @@ def _edges_kernel(
         tl.store(out, tl.where(real, end, loop), inside)
 
 
-@triton.jit(do_not_specialize=["fill"])
+@gpu_kernel(do_not_specialize=["fill"])
 def _rows_kernel(
     table, item, out, fill, count, F, width, NUMBERS: tl.constexpr
 ):  # fmt: skip
@@ -94,7 +95,7 @@ def _rows_kernel(
     tl.store(out + place * width + f, value, inside)
 
 
-@triton.jit
+@gpu_kernel
 def _one_hot_kernel(
     codes, item, out, count, columns, size, width, NUMBERS: tl.constexpr
 ):  # fmt: skip

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import no_type_check
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from softperm.jit import kernel
 from softperm.parallel import over_ranges
 
 PIECES = 64  # of about equal work, so that threads stay balanced where sizes of graphs differ
@@ -133,11 +132,7 @@ def _cuts(work: Int[np.ndarray, " B"]) -> Int[np.ndarray, " pieces1"]:
     return np.unique(np.searchsorted(done, wanted))
 
 
-# The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
-
-
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _fill_rows(row, column, edge_ptr, ptr, row_ptr, local, sound, cuts, first, last):
     """Fills ``row_ptr`` and ``local`` for a range of graphs; marks the pieces that are wrong."""
     for piece in range(first, last):
@@ -148,8 +143,7 @@ def _fill_rows(row, column, edge_ptr, ptr, row_ptr, local, sound, cuts, first, l
                 break
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _fill_graph(row, column, edges, low, high, row_ptr, local):
     """Fills one graph's rows; False unless its edges are sorted, simple and symmetric.
 
@@ -179,8 +173,7 @@ def _fill_graph(row, column, edges, low, high, row_ptr, local):
     return True
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def mix(value):
     """A bijection of 64-bit numbers that spreads every bit (Stafford's variant 13)."""
     value += np.uint64(0x9E3779B97F4A7C15)
@@ -189,8 +182,7 @@ def mix(value):
     return value ^ (value >> np.uint64(31))
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _twins(ptr, row_ptr, column, smallest, stand_in, cuts, first, last):
     """Finds twins by sums of mixed neighbours, without and with the vertex itself."""
     for graph in range(cuts[first], cuts[last]):
@@ -208,8 +200,7 @@ def _twins(ptr, row_ptr, column, smallest, stand_in, cuts, first, last):
         _join_equal(rows, column, key, low, stand_in)
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _join_equal(rows, column, key, low, stand_in):
     """Joins the vertices of equal key to the first of them, where they are twins indeed."""
     order = np.argsort(key)
@@ -221,8 +212,7 @@ def _join_equal(rows, column, key, low, stand_in):
             stand_in[low + order[i]] = low + order[begin]
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _are_twins(rows, column, u, v):
     """Whether two vertices have the same neighbours beside each other."""
     i, j = rows[u], rows[v]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, no_type_check
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from softperm.data.features.adjacency import Adjacency, mix
+from softperm.jit import kernel
 
 if TYPE_CHECKING:
     from softperm.data.collection import Collection
@@ -207,11 +207,7 @@ def _hash_columns(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     return _mix_all(found)
 
 
-# The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
-
-
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _mix_all(values):
     mixed = np.empty_like(values)
     for i in range(len(values)):
@@ -219,8 +215,7 @@ def _mix_all(values):
     return mixed
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _refine(ptr, row_ptr, column, edge_colour, colour, mixed, refined, cuts, first, last):
     """One round: a vertex's colour with the multiset of its neighbours' and edges' colours."""
     for graph in range(cuts[first], cuts[last]):

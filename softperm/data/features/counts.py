@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import no_type_check
-
-import numba
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from softperm.data.features.adjacency import Adjacency, twins
+from softperm.jit import kernel
 
 MAX_BIT_WORDS = 1 << 24  # 128 MiB for one graph's neighbourhoods as bits
 RING_BUDGET = 1 << 14
@@ -128,11 +126,7 @@ def rings(
     return found
 
 
-# The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
-
-
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _triangles(ptr, row_ptr, column, count, cuts, first, last):
     """Adds to ``count`` the triangles of a range of graphs."""
     begin, end = cuts[first], cuts[last]
@@ -151,8 +145,7 @@ def _triangles(ptr, row_ptr, column, count, cuts, first, last):
             _count_by_marks(out_ptr, out, seen, count[low:high])
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _orient(rows, column, out_ptr, out):
     """Keeps each edge once, towards its end of larger degree (ties: larger number).
 
@@ -174,8 +167,7 @@ def _orient(rows, column, out_ptr, out):
     return steps
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _count_by_marks(out_ptr, out, seen, count):
     """Counts each triangle u → v → w, u → w of a sparse graph at its three vertices."""
     seen[: count.size] = -1
@@ -195,8 +187,7 @@ def _count_by_marks(out_ptr, out, seen, count):
             count[u] += closed
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _count_by_bits(rows, column, words, count):
     """Counts the common neighbours of every edge's ends; a triangle has two edges at a vertex."""
     bits = np.zeros((count.size, words), dtype=np.uint64)
@@ -216,8 +207,7 @@ def _count_by_bits(rows, column, words, count):
     count //= 2
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _ones(word):
     """Number of ones in 64 bits, in the form that compilers turn into one instruction."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
@@ -227,8 +217,7 @@ def _ones(word):
     return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _cores(ptr, row_ptr, column, core, cuts, first, last):
     """Removes vertices in ascending order of remaining degree, kept sorted in bins."""
     begin, end = cuts[first], cuts[last]
@@ -265,8 +254,7 @@ def _cores(ptr, row_ptr, column, core, cuts, first, last):
                     left[u] -= 1
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _neighbour_degrees(ptr, row_ptr, column, found, cuts, first, last):
     """Mean and maximum degree of the neighbours of a range of graphs' vertices."""
     for graph in range(cuts[first], cuts[last]):
@@ -283,8 +271,7 @@ def _neighbour_degrees(ptr, row_ptr, column, found, cuts, first, last):
                 found[v, 1] = largest
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _rings(ptr, row_ptr, column, core, twin, budget, found, cuts, first, last):
     """Counts the rings through every vertex of a range of graphs, length by length."""
     begin, end = cuts[first], cuts[last]
@@ -320,8 +307,7 @@ def _rings(ptr, row_ptr, column, core, twin, budget, found, cuts, first, last):
             found[v] = found[twin[v]]
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _two_core(rows, column, core, inner_rows, inner):
     """The neighbour lists of the 2-core, outside of which there are no cycles."""
     filled = 0
@@ -334,8 +320,7 @@ def _two_core(rows, column, core, inner_rows, inner):
     inner_rows[core.size] = filled
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _most_looks(rows, column, longest):
     """A bound on the edges that :func:`_rings_of` looks at from any vertex, for any length.
 
@@ -362,8 +347,7 @@ def _most_looks(rows, column, longest):
     return looks.max() if size else 0.0
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _all_rings(rows, column, scratch, found):
     """Finds every ring of a graph once, from its smallest vertex, and counts it at its vertices."""
     distance, queue, touched, path, edge = scratch
@@ -394,8 +378,7 @@ def _all_rings(rows, column, scratch, found):
             distance[queue[k]] = -1
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _distances(rows, column, start, most, distance, queue, smallest=0):
     """Distances up to ``most`` from a vertex, by way of vertices from ``smallest`` on.
 
@@ -414,8 +397,7 @@ def _distances(rows, column, start, most, distance, queue, smallest=0):
     return reached
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _rings_of(rows, column, start, length, budget, distance, touched, path, edge):
     """Counts the rings of one length through ``start``; −1 if it must look at too many edges.
 
@@ -444,8 +426,7 @@ def _rings_of(rows, column, start, length, budget, distance, touched, path, edge
     return -1 if looks > budget else closed // 2  # each ring was followed both ways
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _mark(rows, column, v, change, touched):
     """Adds ``change`` at a vertex and its neighbours; returns the number of neighbours."""
     touched[v] += change

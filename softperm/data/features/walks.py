@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, lgamma, log
-from typing import no_type_check
 
-import numba
 import numpy as np
 from jaxtyping import Float
 
 from softperm.data.features.adjacency import Adjacency, twins
+from softperm.jit import kernel
 
 HEAT_TOLERANCE = 1e-7  # about what float32 resolves
 _BLOCK = 64  # vertices whose walks are followed together, in vector registers
@@ -85,11 +84,7 @@ def heat_steps(time: int | float) -> int:
     return steps
 
 
-# The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
-
-
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
     """Return probabilities of a range of graphs, a block of vertices at a time."""
     begin, end = cuts[first], cuts[last]
@@ -114,8 +109,7 @@ def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
                 filled = 0
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract"})
-@no_type_check
+@kernel(fastmath={"contract"})
 def _block_walks(rows, column, block, scratch, found):
     """Follows the walks of a block; leaves ``now``, ``after`` and ``reached`` as zeros."""
     now, after, reached, order, odd, even = scratch
@@ -158,8 +152,7 @@ def _block_walks(rows, column, block, scratch, found):
         reached[order[i]] = False
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
-@no_type_check
+@kernel(inline="always")
 def _sum_neighbours(neighbours, now, after, u, width):
     """Writes Σ now[v] over the neighbours v of u to after[u], two at a time: half the stores."""
     k = neighbours.size & 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import no_type_check
-
-import numba
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -13,6 +10,7 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from softperm.data.collection import Collection
+from softperm.jit import kernel
 
 
 def refine_colours(collection: Collection, iterations: int) -> UInt64[np.ndarray, "rounds V"]:
@@ -149,11 +147,7 @@ def _rows(collection: Collection) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[0], np.cumsum(degree)]), ends[1] + shift
 
 
-# The kernels are compiled, so shape checks must not wrap them: hence no_type_check.
-
-
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _mix(value):
     """A bijection of 64-bit numbers that spreads every bit (Stafford's variant 13)."""
     value += np.uint64(0x9E3779B97F4A7C15)
@@ -162,8 +156,7 @@ def _mix(value):
     return value ^ (value >> np.uint64(31))
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _mix_all(values):
     mixed = np.empty_like(values)
     for i in range(len(values)):
@@ -171,8 +164,7 @@ def _mix_all(values):
     return mixed
 
 
-@numba.njit(nogil=True, cache=True)
-@no_type_check
+@kernel
 def _refine(colour, row_ptr, neighbour):
     refined = np.empty_like(colour)
     mixed = _mix_all(colour ^ np.uint64(0xD6E8FEB86659FD93))
