@@ -32,16 +32,19 @@ from torch_geometric.nn.pool import global_mean_pool
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from softperm.cli.dataset_runs import Problem, configure
+
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.dataset import Dataset, dataset_of
 from softperm.data.datasets.pack import open_pack
 from softperm.data.datasets.store import open_store
+from softperm.estimators import PiGNNClassifier
 from softperm.nn.embeddings import LabelEmbedding
 from softperm.nn.model import build
+from softperm.training.data import TrainingData
 from softperm.training.devices import connect, disconnect
 from softperm.training.fit import TrainingConfig, fit
-from softperm.training.tasks import MultiLabel, mean_loss
+from softperm.training.sources import from_dataset
+from softperm.training.tasks import mean_loss
 
 BATCH = 128
 ROUNDS = 3
@@ -56,21 +59,18 @@ def open_molecules(chosen: argparse.Namespace) -> tuple[Dataset, Path]:
     return dataset_of(open_pack(chosen.pack), open_store(), None, True), chosen.pack
 
 
-def problem_of(dataset: Dataset) -> Problem:
-    split = dataset.official_split
-    assert split is not None
-    task = MultiLabel(dataset.y.shape[1])
-    return Problem(dataset, dataset.target_names, dataset.y, task, split)
+def training_data(dataset: Dataset) -> TrainingData:
+    return from_dataset(dataset, None, test_fraction=None, validation_fraction=None, seed=0)
 
 
-def train(problem: Problem, config, graphs: int, device, seed: int) -> float:
+def train(data: TrainingData, config, graphs: int, device, seed: int) -> float:
     """Seconds that one epoch over so many graphs takes, through the library's own loop."""
     codes = bool(config.label_sizes)
-    some = problem.split.train[torch.randperm(len(problem.split.train))[:graphs]]
-    examples = problem.examples(some, codes)
+    some = data.split.train[torch.randperm(len(data.split.train))[:graphs]]
+    examples = data.examples(some, codes)
     settings = TrainingConfig(epochs=1, batch_size=BATCH, seed=seed)
     model = build(config, seed=0)
-    result = fit(model, problem.task, examples, settings, device=device)
+    result = fit(model, data.task, examples, settings, device=device)
     return result.curve[0].seconds
 
 
@@ -92,18 +92,20 @@ class Rival(nn.Module):
 class Theirs:
     """The rival's training as PyG's examples write it."""
 
-    def __init__(self, problem: Problem, device: torch.device, workers: int) -> None:
-        self.device, self.task = device, problem.task
-        kept = problem.split.train[:20_000]
-        self.data = problem.dataset.graphs(kept.tolist())
-        for graph, y in zip(self.data, problem.y[kept], strict=True):
+    def __init__(
+        self, dataset: Dataset, data: TrainingData, device: torch.device, workers: int
+    ) -> None:
+        self.device, self.task = device, data.task
+        kept = data.split.train[:20_000]
+        self.data = dataset.graphs(kept.tolist())
+        for graph, y in zip(self.data, data.y[kept], strict=True):
             graph.y = y[None]
         self.loader = {
             "batch_size": BATCH,
             "num_workers": workers,
             "pin_memory": device.type == "cuda",
         }
-        self.model = Rival(problem.dataset.collection.label_sizes).to(device)
+        self.model = Rival(dataset.collection.label_sizes).to(device)
         self.adam = torch.optim.Adam(self.model.parameters(), lr=1e-3)
 
     def batches(self, graphs: int) -> Iterator:
@@ -158,21 +160,21 @@ def busy_share(work) -> float:
 
 def speed(chosen: argparse.Namespace) -> dict:
     dataset, _ = open_molecules(chosen)
-    problem, device = problem_of(dataset), torch.device(chosen.device)
-    rival = Theirs(problem, device, chosen.workers)
+    data, device = training_data(dataset), torch.device(chosen.device)
+    rival = Theirs(dataset, data, device, chosen.workers)
     ours = {}
     for categories in ("one-hot", "embedding"):
         for p in chosen.latent:
-            settings = {"latent_vertices": p, "hidden": 128}
-            ours[f"pi-gnn {categories} P={p}"] = configure(problem, settings, categories, "auto")
+            estimator = PiGNNClassifier(latent_vertices=p, hidden=128, categories=categories)
+            ours[f"pi-gnn {categories} P={p}"] = estimator.model_config(data)
     fabric = connect(device, precision=chosen.precision)
     rates: dict[str, list[float]] = {name: [] for name in (*ours, "pyg gin")}
     for config in ours.values():
-        train(problem, config, 2 * BATCH, fabric, seed=9)  # compiles
+        train(data, config, 2 * BATCH, fabric, seed=9)  # compiles
     rival.train(2 * BATCH)
     for turn in range(ROUNDS):
         for name, config in ours.items():
-            seconds = train(problem, config, chosen.graphs, fabric, seed=turn)
+            seconds = train(data, config, chosen.graphs, fabric, seed=turn)
             rates[name].append(chosen.graphs / seconds)
         rates["pyg gin"].append(chosen.graphs / rival.train(chosen.graphs))
     found = {name: {"graphs_per_s": float(np.median(r)), "all": r} for name, r in rates.items()}
@@ -181,7 +183,7 @@ def speed(chosen: argparse.Namespace) -> dict:
         found[name]["over_pyg"] = found[name]["graphs_per_s"] / found["pyg gin"]["graphs_per_s"]
         if device.type == "cuda":
             found[name]["busy"] = busy_share(
-                lambda c=config: train(problem, c, chosen.graphs // 4, fabric, seed=9)
+                lambda c=config: train(data, c, chosen.graphs // 4, fabric, seed=9)
             )
     found["pyg gin"]["parameters"] = sum(w.numel() for w in rival.model.parameters())
     if device.type == "cuda":
@@ -214,13 +216,13 @@ def pair(chosen: argparse.Namespace) -> dict:
 def worker(chosen: argparse.Namespace) -> None:
     fabric = connect("cpu", devices=chosen.worker)
     dataset, _ = open_molecules(chosen)
-    problem = problem_of(dataset)
-    settings = {"latent_vertices": chosen.latent[0], "hidden": 128}
-    config = configure(problem, settings, "embedding", "auto")
+    data = training_data(dataset)
+    settings = {"latent_vertices": chosen.latent[0], "hidden": 128, "categories": "embedding"}
+    config = PiGNNClassifier(**settings).model_config(data)
     torch.manual_seed(0)
-    train(problem, config, 2 * BATCH, fabric, seed=9)
+    train(data, config, 2 * BATCH, fabric, seed=9)
     before = time.process_time()
-    seconds = train(problem, config, chosen.graphs, fabric, seed=0)
+    seconds = train(data, config, chosen.graphs, fabric, seed=0)
     spent = fabric.all_reduce(torch.tensor(time.process_time() - before), reduce_op="sum")
     disconnect(fabric)
     if fabric.is_global_zero:

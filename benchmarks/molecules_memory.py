@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from machine import run_watched
-from molecules import BATCH, open_molecules, problem_of
+from molecules import BATCH, open_molecules, training_data
 
-from softperm.cli.dataset_runs import configure
 from softperm.data.datasets.pack import Spool, open_pack
+from softperm.estimators import PiGNNClassifier
 from softperm.nn.model import build
 from softperm.training.fit import Examples, TrainingConfig, fit
 from softperm.training.tasks import MultiLabel
@@ -78,26 +78,26 @@ def measure(chosen: argparse.Namespace) -> dict:
 def hold(chosen: argparse.Namespace) -> None:
     """Trains on the molpcba-shaped file, of which every byte is read first, as in an epoch."""
     dataset, _ = open_molecules(chosen)
-    problem = problem_of(dataset)
-    problem = replace(problem, task=MultiLabel(TASKS, metric="average_precision"))
+    data = training_data(dataset)
+    data = replace(data, task=MultiLabel(TASKS, metric="average_precision"))
     settings = {"latent_vertices": chosen.latent[0], "hidden": 128}
-    config = configure(problem, settings, "embedding", "auto")
-    some = problem.split.train[torch.randperm(len(problem.split.train))[: chosen.graphs]]
-    held = problem.examples(problem.split.validation[: chosen.graphs // 4], codes=True)
+    config = PiGNNClassifier(**settings, categories="embedding").model_config(data)
+    some = data.split.train[torch.randperm(len(data.split.train))[: chosen.graphs]]
+    held = data.examples(data.split.validation[: chosen.graphs // 4], codes=True)
     every = held.graphs
-    for tensor in (every.label, every.structure, every.edge_index, every.edge_label, problem.y):
+    for tensor in (every.label, every.structure, every.edge_index, every.edge_label, data.y):
         tensor.double().sum() if tensor.is_floating_point() else tensor.sum(dtype=torch.int64)
     model, begin = build(config, seed=0), time.perf_counter()
     result = fit(
         model,
-        problem.task,
-        Examples(every, problem.y, some),
+        data.task,
+        Examples(every, data.y, some),
         TrainingConfig(epochs=1, batch_size=BATCH),
         validation=held,
         device=chosen.device,
     )
     told = {"steps": -(-chosen.graphs // BATCH), "seconds": time.perf_counter() - begin}
-    told |= {"graphs": len(dataset), "tasks": problem.y.shape[1]}
+    told |= {"graphs": len(dataset), "tasks": data.y.shape[1]}
     print(json.dumps({**told, "loss": result.curve[0].train_loss}), flush=True)
 
 

@@ -59,12 +59,13 @@ def progress_bars(shown: bool = True) -> Iterator[Report]:
 def _terminal() -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
     from rich.progress import TimeRemainingColumn as Remaining
 
+    console = Console(stderr=True)
+    bar = BarColumn(bar_width=min(max(8, console.width - 72), 40))  # room for a note beside it
     name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
-    columns = (name, BarColumn(), TaskProgressColumn(), note, Elapsed(), TextColumn("left"))
-    with Progress(*columns, Remaining(), console=Console(stderr=True)) as bars:
+    columns = (name, bar, TaskProgressColumn(), note, Remaining(elapsed_when_finished=True))
+    with Progress(*columns, console=console) as bars:
         tasks: dict[str, object] = {}
 
         def report(activity: str, done: Number, total: Number = 0, note: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -21,11 +21,12 @@ class Rule:
 
     Attributes:
         help: one line of description.
-        kind: ``int``, ``float``, ``bool``, ``str`` or ``tuple`` (of whole numbers).
+        kind: ``int``, ``float``, ``bool``, ``str``, ``tuple`` (of whole numbers), or ``object`` for
+            values that are checked where they are used.
         at_least: smallest value.
         above: value that it must exceed.
         below: value that it must stay below.
-        choices: the values of a ``str``.
+        choices: the values of a ``str``; words that may stand in place of a number.
         optional: whether it may be None.
         group: heading under which help and documentation list it.
     """
@@ -47,6 +48,8 @@ class Rule:
             raise ValueError(f"{name} must be {self.expectation}; got {value!r}")
 
     def _allows(self, value: Any) -> bool:
+        if self.kind is object:
+            return True
         if self.kind is bool:
             return isinstance(value, bool)
         if self.kind is str:
@@ -54,6 +57,8 @@ class Rule:
         if self.kind is tuple:
             whole = isinstance(value, (tuple, list)) and len(value) > 0
             return whole and all(_is_whole(size) and self._in_range(size) for size in value)
+        if isinstance(value, str):
+            return value in self.choices
         number = _is_whole(value) if self.kind is int else _is_number(value)
         return number and self._in_range(value)
 
@@ -66,13 +71,15 @@ class Rule:
     def expectation(self) -> str:
         """The allowed values in words, as in ``a whole number of at least 1``."""
         if self.kind is bool:
-            words = "True or False"
+            allowed = ["True or False"]
         elif self.kind is str:
-            words = f"one of {', '.join(self.choices)}" if self.choices else "a string"
+            allowed = [f"one of {', '.join(self.choices)}" if self.choices else "a string"]
         else:
             start = {int: "a whole number", float: "a number", tuple: "one or more whole numbers"}
-            words = f"{start[self.kind]}{self._range_in_words}"
-        return f"{words}, or None" if self.optional else words
+            allowed = [*map(repr, self.choices), f"{start[self.kind]}{self._range_in_words}"]
+        if self.optional:
+            allowed.append("None")
+        return allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])}, or {allowed[-1]}"
 
     @property
     def _range_in_words(self) -> str:
@@ -134,9 +141,9 @@ def rules(cls: type) -> Iterator[tuple[str, Rule]]:
             yield each.name, each.metadata["rule"]
 
 
-def default_of(each: Field) -> Any:
-    """The default of a dataclass field; MISSING if it has none."""
-    return each.default_factory() if each.default_factory is not MISSING else each.default
+def defaults(cls: type) -> dict[str, Any]:
+    """The default of each setting of a dataclass, by name."""
+    return {each.name: each.default for each in fields(cls) if "rule" in each.metadata}  # type: ignore[arg-type]
 
 
 def _is_whole(value: object) -> bool:

@@ -9,14 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.cli.console import (
-    called,
-    give,
-    messages_as_lines,
-    ready_file,
-    say,
-    warnings_as_lines,
-)
+from softperm.cli.console import called, give, lines, ready_file, say
+from softperm.cli.inputs import read_file
 
 
 def distance(
@@ -40,7 +34,6 @@ def distance(
     """
     import numpy as np
 
-    from softperm.cli.trained import read
     from softperm.distance import frobenius_intervals
     from softperm.files import write_atomically
 
@@ -49,8 +42,8 @@ def distance(
         raise ValueError(f"--out must end in .npz or .csv; got {out}")
     ready_file(out)
     checkpoint = out.with_name(f".{out.name}.pairs")
-    with warnings_as_lines(), messages_as_lines(say):
-        file = read(data, smiles_column, symmetrise)
+    with lines():
+        file = read_file(str(data), smiles_column, symmetrise)
         with called(file.ids):
             intervals = frobenius_intervals(
                 file.graphs,

@@ -1,54 +1,61 @@
-"""``softperm embed``: the aligned vectors of a file of graphs."""
+"""``softperm embed``: the aligned vectors of a file of graphs or of a dataset."""
 
 from __future__ import annotations
 
 import csv
 import io
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softperm.cli.console import called, give, ready_file, warnings_as_lines
+from softperm.cli.console import called, give, lines, ready_file
+from softperm.cli.inputs import (
+    DataRoot,
+    Device,
+    Json,
+    Run,
+    SmilesColumn,
+    Source,
+    Symmetrise,
+    load_model,
+    read_for,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def embed(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="Run folder of softperm train, a model folder, or hf://owner/name on the Hub."
-        ),
-    ],
-    data: Annotated[Path, typer.Argument(help="Graphs, in any format that train reads.")],
+    run: Run,
+    data: Source,
     out: Annotated[Path, typer.Option(help="File to write: .npz, .parquet or .csv.")] = Path(
         "vectors.npz"
     ),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
-    smiles_column: Annotated[str | None, typer.Option(help="Column of SMILES in a table.")] = None,
-    symmetrise: Annotated[
-        bool, typer.Option(help="Read directed edges in both directions.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: Device = "auto",
+    smiles_column: SmilesColumn = None,
+    symmetrise: Symmetrise = False,
+    data_root: DataRoot = None,
+    as_json: Json = False,
 ) -> None:
-    """Align each graph of a file; writes its vector vec(DᵀAD), vec(DᵀX) to a file."""
-    from softperm.cli.trained import load_trained, read
+    """Align each graph; writes its vector vec(DᵀAD), vec(DᵀX) to a file."""
     from softperm.files import write_atomically
 
     writers = {".npz": _npz, ".parquet": _parquet, ".csv": _csv}
     if out.suffix not in writers:
         raise ValueError(f"--out must end in .npz, .parquet or .csv; got {out}")
     ready_file(out)
-    with warnings_as_lines():
-        trained = load_trained(run, device)
-        file = read(data, smiles_column, symmetrise)
-        with called(file.ids):
-            vectors = trained.estimator.transform(trained.prepare(file))
-    names = trained.estimator.get_feature_names_out().tolist()
-    write_atomically(out, writers[out.suffix](list(file.ids), names, vectors))
+    with lines():
+        estimator = load_model(run, device)
+        source = read_for(estimator, data, data_root, smiles_column, symmetrise)
+        with called(source.ids):
+            vectors = estimator.transform(source.graphs)
+    names = estimator.get_feature_names_out().tolist()
+    write_atomically(out, writers[out.suffix](list(source.ids), names, vectors))
     give({"graphs": len(vectors), "length": vectors.shape[1], "vectors": str(out)}, as_json)
 
 
-def _npz(ids: list[str], names: list[str], vectors) -> bytes:
+def _npz(ids: list[str], names: list[str], vectors: np.ndarray) -> bytes:
     import numpy as np
 
     content = io.BytesIO()
@@ -56,7 +63,7 @@ def _npz(ids: list[str], names: list[str], vectors) -> bytes:
     return content.getvalue()
 
 
-def _csv(ids: list[str], names: list[str], vectors) -> bytes:
+def _csv(ids: list[str], names: list[str], vectors: np.ndarray) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["graph", *names])
@@ -64,7 +71,7 @@ def _csv(ids: list[str], names: list[str], vectors) -> bytes:
     return text.getvalue().encode()
 
 
-def _parquet(ids: list[str], names: list[str], vectors) -> bytes:
+def _parquet(ids: list[str], names: list[str], vectors: np.ndarray) -> bytes:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -260,14 +260,14 @@ def _own(
     import numpy as np
     import torch
 
-    from softperm.cli.targets import choose_task, read_with_targets
     from softperm.data.datasets.catalogue import as_spelt_here
     from softperm.data.vocabulary import Vocabulary
     from softperm.lab.evaluation_data import from_graphs
+    from softperm.training.sources import choose_task, read_file
 
     wanted = list(_listed(target)) or None
     with counting("reading graphs") as count:
-        file = read_with_targets(data, wanted, smiles_column, symmetrise, count)
+        file = read_file(data, wanted, smiles_column, symmetrise, count)
     kind = choose_task(task, file)
     graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
     columns = list(file.targets.values())

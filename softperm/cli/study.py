@@ -10,10 +10,9 @@ import typer
 from softperm.cli.console import (
     give,
     goes_on,
-    messages_as_lines,
+    lines,
     ready_folder,
     say,
-    warnings_as_lines,
 )
 from softperm.progress import progress_bars
 
@@ -50,7 +49,7 @@ def synthetic(
     ready_folder(out)
     config = study.StudyConfig(seeds=seeds, epochs=epochs)
     graphs = distance_study(max_vertices=max_vertices)
-    with warnings_as_lines(), messages_as_lines(say), goes_on(out), progress_bars() as progress:
+    with lines(), goes_on(out), progress_bars() as progress:
         found = study.run(graphs, config, out, device=where, progress=progress)
     page = report.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
     say(f"open {page} in a browser")
@@ -75,7 +74,7 @@ def runtime(
 
     device = str(find_device(device))
     ready_folder(out)
-    with warnings_as_lines(), messages_as_lines(say), goes_on(out), progress_bars() as progress:
+    with lines(), goes_on(out), progress_bars() as progress:
         over_n, over_p = study.run(
             out, epochs=epochs, naive_epochs=naive_epochs, device=device, progress=progress
         )

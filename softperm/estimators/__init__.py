@@ -1,6 +1,21 @@
-"""π-GNN for people with graphs and labels: scikit-learn's contract over lists of graphs."""
+"""π-GNN for users with graphs and labels: scikit-learn estimators over lists of graphs."""
 
-from softperm.estimators.classifier import PiGNNClassifier
-from softperm.estimators.regressor import PiGNNRegressor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from softperm.estimators.classifier import PiGNNClassifier
+    from softperm.estimators.regressor import PiGNNRegressor
 
 __all__ = ["PiGNNClassifier", "PiGNNRegressor"]
+
+
+def __getattr__(name: str) -> object:
+    # On first use, so that the settings can be read without loading torch and scikit-learn.
+    from importlib import import_module
+
+    homes = {"PiGNNClassifier": "classifier", "PiGNNRegressor": "regressor"}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"softperm.estimators.{homes[name]}"), name)

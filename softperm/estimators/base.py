@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 from torch_geometric.data import Data
 
 from softperm.data.collection import Collection, GraphBatch
+from softperm.data.datasets.splits import Split
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
-from softperm.estimators.preparation import (
-    feature_statistics,
-    fingerprint,
-    hold_out,
-    plain,
-)
-from softperm.estimators.settings import EstimatorSettings
+from softperm.errors import GraphError
+from softperm.estimators.settings import check_settings, choose, parameters
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
-from softperm.training.devices import find_device
-from softperm.training.fit import Epoch, Examples, fit, predict
-from softperm.training.progress import EpochBar
+from softperm.progress import progress_bars
+from softperm.training.data import TrainingData, divide, feature_statistics
+from softperm.training.devices import Fabric, find_device
+from softperm.training.fit import Epoch, fit, predict
+from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Task
 
 Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
 
 
-class PiGNNEstimator(TransformerMixin, EstimatorSettings):
-    """A π-GNN behind scikit-learn's interface; what ``y`` means is up to subclasses."""
+class PiGNNEstimator(TransformerMixin, BaseEstimator):
+    """A π-GNN behind scikit-learn's interface; subclasses define the meaning of ``y``."""
 
     model_: PiGNN
     vocabulary_: Vocabulary
     task_: Task
+    target_names_: tuple[str, ...]
+    molecules_: str | None
     curve_: tuple[Epoch, ...]
+
+    def __init__(self, **settings: Any) -> None:
+        given = _SIGNATURE.bind(self, **settings)
+        given.apply_defaults()
+        for name, value in given.arguments.items():
+            if name != "self":
+                setattr(self, name, value)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Appends the description of every setting to the docstring of each subclass."""
+        super().__init_subclass__(**keywords)
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{_describe_settings()}"
 
     def fit(
         self: Fitted,
@@ -55,62 +70,85 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
             graphs: all of one kind: networkx graphs, PyG ``Data``, (edges, number of vertices)
                 pairs, adjacency matrices, or SMILES.
             y: a target for each graph.
-            validation: other graphs and targets that choose the best epoch, in place of
+            validation: other graphs and targets that select the best epoch, in place of
                 ``validation_fraction``.
         """
         self._forget()
-        self._check_settings()
+        settings = self._settings()
         device = find_device(self.device)
         graphs = as_graphs(graphs, symmetrise=self.symmetrise)
         targets = self._read_targets(y, len(graphs))
-        self.vocabulary_ = Vocabulary.learn(graphs)
+        vocabulary = Vocabulary.learn(graphs)
         if validation is None:
-            groups = targets.numpy() if targets.ndim == 1 else np.zeros(len(targets))
-            training, held = hold_out(groups, float(self.validation_fraction), plain(self.seed))
+            fraction, seed = settings["validation_fraction"], settings["seed"]
+            split = divide(targets, getattr(self, "classes_", None), 0.0, fraction, seed)
         else:
-            if not isinstance(validation, (tuple, list)) or len(validation) != 2:
-                raise ValueError("validation must be a pair: graphs, and a target for each of them")
-            more, more_targets = self._read_validation(*validation)
-            targets = torch.cat([targets, more_targets])
-            training, held = np.split(np.arange(len(targets)), [len(graphs)])
-            graphs = [*graphs, *more]
-        collection = self.vocabulary_.encode(graphs)
-        train = Examples(collection, targets, torch.from_numpy(training))
-        kept = Examples(collection, targets, torch.from_numpy(held)) if len(held) else None
-        return self._train(train, kept, device)
+            more, more_targets = self._read_validation(validation, vocabulary)
+            parts = [torch.arange(len(graphs)), torch.arange(len(more)) + len(graphs)]
+            split = Split(*parts, torch.arange(0))
+            graphs, targets = [*graphs, *more], torch.cat([targets, more_targets])
+        task = self._make_task(targets[split.train])
+        data = TrainingData(vocabulary.encode(graphs), targets, task, split, vocabulary)
+        return self._train(data, device)
 
-    def _read_validation(self, graphs: Sequence[Any], y: Any) -> tuple[list[Data], Tensor]:
+    def _read_validation(
+        self, validation: Any, vocabulary: Vocabulary
+    ) -> tuple[list[Data], Tensor]:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            raise ValueError("validation must be a pair: graphs, and a target for each of them")
+        graphs, y = validation
         try:
-            read = as_graphs(graphs, symmetrise=self.symmetrise)
-            self.vocabulary_.check(read)
-            return read, self._encode_targets(y, len(read))
-        except ValueError as problem:
-            raise ValueError(f"validation: {problem}") from None
+            graphs = as_graphs(graphs, symmetrise=self.symmetrise)
+            vocabulary.check(graphs)
+            return graphs, self._encode_targets(y, len(graphs))
+        except GraphError as error:
+            raise GraphError(error.index, error.problem, f"validation: {error.name}") from None
+        except ValueError as error:
+            raise ValueError(f"validation: {error}") from None
 
-    def _train(
-        self: Fitted, train: Examples, validation: Examples | None, device: torch.device
-    ) -> Fitted:
-        self.task_ = self._task(train.y[train.index])
-        config, settings = self._model_config(train), self._training_config()
-        model = build(config, settings.seed, feature_statistics(train))
-        place = None if self.checkpoint is None else Path(self.checkpoint)
-        identity = place and fingerprint(config, self.task_, settings, train, validation)
-        with EpochBar(settings.epochs, shown=self.progress) as bar:
+    def fit_data(self: Fitted, data: TrainingData, device: torch.device | Fabric) -> Fitted:
+        """Learns from graphs that are encoded and divided already, as ``softperm train`` does.
+
+        Args:
+            data: graphs, targets, task and split; in several processes, the same in each.
+            device: a device, or the processes and devices that train together.
+        """
+        self._forget()
+        self._settings()
+        self._take_targets(data)
+        return self._train(data, device)
+
+    def _train(self: Fitted, data: TrainingData, device: torch.device | Fabric) -> Fitted:
+        values = self._settings()
+        self.task_, self.vocabulary_ = data.task, data.vocabulary
+        self.target_names_, self.molecules_ = data.target_names, data.molecules
+        config, settings = (
+            self.model_config(data),
+            TrainingConfig(**choose(TrainingConfig, values)),
+        )
+        train = data.examples(data.split.train, config.embeds_labels)
+        held = replace(train, index=data.split.validation) if len(data.split.validation) else None
+        statistics = feature_statistics(train) if config.scaling == "standard" else None
+        model = build(config, settings.seed, statistics)
+        checkpoint = None if self.checkpoint is None else Path(self.checkpoint)
+        with progress_bars(self.progress) as report:
             result = fit(
                 model,
-                self.task_,
+                data.task,
                 train,
                 settings,
-                validation=validation,
+                validation=held,
                 device=device,
-                checkpoint=place,
-                fingerprint=identity or "",
-                on_epoch=bar.update,
+                checkpoint=checkpoint,
+                fingerprint=data.fingerprint(config, settings) if checkpoint else "",
+                on_epoch=lambda epoch: report(
+                    "training", epoch.number, settings.epochs, describe_epoch(epoch, data.task)
+                ),
             )
-        if result.interrupted and self.checkpoint is None:
+        if result.interrupted and checkpoint is None:
             warnings.warn(
-                f"training was interrupted after {len(result.curve)} of {self.epochs} epochs; "
-                "the best epoch so far is kept. With checkpoint= it could be resumed.",
+                f"training stopped after {len(result.curve)} of {self.epochs} epochs; the best "
+                "epoch so far is kept. With checkpoint= it could be resumed.",
                 stacklevel=3,
             )
         self.model_ = model
@@ -137,15 +175,23 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
         return [d.cpu().numpy() for part in parts for d in part]
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns of :meth:`transform`."""
+        """Names of the columns of :meth:`transform`, with labels as the training graphs have them.
+
+        ``adjacency_1_3`` is an entry of DᵀAD, ``label_2_C`` the amount of label C at latent vertex
+        2, ``attribute_2_0`` that of the first attribute, and ``edge_label_1_3_C`` and
+        ``edge_attribute_1_3_0`` are entries of DᵀA_cD.
+        """
         self._check_fitted()
-        config = self.model_.config
+        config, vocabulary = self.model_.config, self.vocabulary_
         assert config is not None, "an estimator's network is built from a configuration"
         latent = range(config.latent_vertices)
+        vertex = _channels("", vocabulary.labels, config.vertex_width, bool(config.label_sizes))
+        edge = _channels(
+            "edge_", vocabulary.edge_labels, config.edge_width, bool(config.edge_label_sizes)
+        )
         names = [f"adjacency_{i}_{j}" for i in latent for j in latent]
-        names += [f"attribute_{i}_{f}" for i in latent for f in range(config.attribute_size)]
-        channels = range(config.edge_attribute_size)
-        names += [f"edge_{i}_{j}_{c}" for i in latent for j in latent for c in channels]
+        names += [f"{kind}_{i}_{c}" for i in latent for kind, c in vertex]
+        names += [f"{kind}_{i}_{j}_{c}" for i in latent for j in latent for kind, c in edge]
         return np.asarray(names, dtype=object)
 
     def save(self, folder: str | Path) -> None:
@@ -153,12 +199,13 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
         self._check_fitted()
         model = self.model_
         assert model.config is not None, "an estimator's network is built from a configuration"
-        params = {name: plain(value) for name, value in self.get_params().items()}
         config = {
             "kind": type(self).__name__,
-            "params": {**params, "checkpoint": None},
+            "params": {**self._plain_params(), "checkpoint": None},
             "model": asdict(model.config),
             "vocabulary": self.vocabulary_.to_config(),
+            "molecules": self.molecules_,
+            "target_names": list(self.target_names_),
             "targets": self._targets_config(),
             "best_epoch": self.best_epoch_,
         }
@@ -168,67 +215,95 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
     def load(
         cls: type[Fitted], folder: str | Path, device: str | torch.device | None = None
     ) -> Fitted:
-        """Reads what :meth:`save` wrote; never runs code from the folder.
+        """Reads a model folder; never runs code from it.
 
         Args:
-            folder: where it was saved, or ``hf://owner/name`` on the Hugging Face Hub.
-            device: where to put the model; by default what ``device`` was set to.
+            folder: written by :meth:`save` or ``softperm train``, or ``hf://owner/name`` on the
+                Hugging Face Hub.
+            device: where to put the model; by default the device it was trained with.
         """
         config, tensors = read_folder(folder, kind=cls.__name__)
+        return cls._from_folder(config, tensors, folder, device)
+
+    @classmethod
+    def _from_folder(
+        cls: type[Fitted],
+        config: dict[str, Any],
+        tensors: dict[str, Tensor],
+        folder: str | Path,
+        device: str | torch.device | None,
+    ) -> Fitted:
         model = rebuild(config.get("model"), tensors, str(folder))
         try:
-            made = cls._restore(config)
-            made._check_fits(model)
+            estimator = cls._restore(config)
+            estimator._check_fits(model)
         except KeyError as problem:
             raise FolderError(f"{folder}: config.json lacks {problem}") from None
         except (TypeError, ValueError, AttributeError) as problem:
             detail = " ".join(str(problem).split())
             raise FolderError(f"{folder}: config.json is damaged: {detail}") from None
-        made.device = device or made.device
-        made.model_ = model.to(find_device(made.device))
-        made.curve_, made.interrupted_ = (), False
-        return made
+        estimator.device = device or estimator.device
+        estimator.model_ = model.to(find_device(estimator.device))
+        estimator.curve_, estimator.interrupted_ = (), False
+        return estimator
 
     @classmethod
     def _restore(cls: type[Fitted], config: dict[str, Any]) -> Fitted:
-        """An estimator with all that a configuration says, but for the network."""
-        unknown = set(config) - {"kind", "params", "model", "vocabulary", "targets", "best_epoch"}
-        if unknown:
+        """An estimator with everything in a configuration except the network."""
+        known = {"kind", "params", "model", "vocabulary", "molecules", "target_names", "targets"}
+        if unknown := set(config) - known - {"best_epoch"}:
             raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
-        made = cls(**config["params"])
-        made._check_settings()
-        made.vocabulary_ = Vocabulary.from_config(config["vocabulary"])
-        made._set_targets(config["targets"])
-        made.best_epoch_ = int(config["best_epoch"])
-        return made
+        params = config["params"]
+        lists = {name: tuple(value) for name, value in params.items() if isinstance(value, list)}
+        estimator = cls(**{**params, **lists})
+        estimator._settings()
+        estimator.vocabulary_ = Vocabulary.from_config(config["vocabulary"])
+        estimator.molecules_ = config.get("molecules")
+        estimator.target_names_ = tuple(map(str, config.get("target_names", ())))
+        estimator._set_targets(config["targets"])
+        estimator.best_epoch_ = int(config["best_epoch"])
+        return estimator
 
     def _check_fits(self, model: PiGNN) -> None:
-        """Raises ValueError unless targets and vocabulary are those of the network."""
-        vocabulary = self.vocabulary_
-        edges = sum(map(len, vocabulary.edge_labels)) + vocabulary.edge_attr_size
+        """Raises ValueError unless targets and vocabulary fit the network."""
+        config, vocabulary = model.config, self.vocabulary_
+        assert config is not None
+        labels = [sum(map(len, columns)) for columns in (vocabulary.labels, vocabulary.edge_labels)]
+        sizes = (config.label_sizes, config.edge_label_sizes)
+        one_hot = [0 if embedded else n for n, embedded in zip(labels, sizes, strict=True)]
         expected = {
             "outputs": self.task_.outputs,
-            "attribute_size": sum(map(len, vocabulary.labels)) + vocabulary.x_size,
-            "edge_attribute_size": edges,
+            "attribute_size": one_hot[0] + vocabulary.x_size,
+            "edge_attribute_size": one_hot[1] + vocabulary.edge_attr_size,
             "weighted": vocabulary.weighted,
         }
         for name, value in expected.items():
-            found = getattr(model.config, name)
+            found = getattr(config, name)
             if found != value:
                 raise ValueError(
                     f"its model has {name} {found}, its targets and vocabulary {value}"
                 )
 
-    def _outputs(self, graphs: Sequence[Any]) -> Tensor:
+    def _outputs(self, graphs: Sequence[Any] | Collection) -> Tensor:
         """The network's outputs (B, C) for each graph."""
         collection = self._encode(graphs)
         device = next(self.model_.parameters()).device
         everything = torch.arange(len(collection))
         return predict(self.model_, collection, everything, int(self.batch_size), device)
 
-    def _encode(self, graphs: Sequence[Any]) -> Collection:
+    def _encode(self, graphs: Sequence[Any] | Collection) -> Collection:
+        """Graphs as the network reads them; a collection is encoded by the vocabulary already."""
         self._check_fitted()
-        return self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
+        if isinstance(graphs, Collection):
+            collection = graphs
+        elif self.molecules_ is not None:
+            from softperm.training.sources import encode_molecules
+
+            collection = encode_molecules(self.molecules_, list(graphs))
+        else:
+            collection = self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
+        config = self.model_.config
+        return replace(collection, codes=config is not None and config.embeds_labels)
 
     def _batches(self, collection: Collection) -> Iterator[GraphBatch]:
         device = next(self.model_.parameters()).device
@@ -243,45 +318,133 @@ class PiGNNEstimator(TransformerMixin, EstimatorSettings):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
 
     def _forget(self) -> None:
-        """Drops what an earlier fit left, so that a fit that fails leaves no mixture of both."""
+        """Drops the results of an earlier fit, so that a fit that fails leaves none of them."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
 
-    def _model_config(self, train: Examples) -> ModelConfig:
-        largest = int(train.graphs.sizes[train.index].max())
-        collection = train.graphs
-        capacity = largest if self.capacity == "auto" else plain(self.capacity)
+    def _settings(self) -> dict[str, Any]:
+        """The settings as plain Python values, checked."""
+        values = self._plain_params()
+        check_settings(values)
+        return values
+
+    def _plain_params(self) -> dict[str, Any]:
+        return {name: plain(value) for name, value in self.get_params(deep=False).items()}
+
+    def model_config(self, data: TrainingData) -> ModelConfig:
+        """The configuration of the network for some training data."""
+        values = self._settings()
+        graphs, capacity = data.graphs, values["capacity"]
+        largest = int(graphs.sizes[data.split.train].max())
         if isinstance(capacity, int) and capacity < largest:
             warnings.warn(
                 f"capacity is {capacity}, but the largest training graph has {largest} "
                 "vertices: graphs larger than the capacity are not padded",
                 stacklevel=4,
             )
+        codes = values["categories"] == "embedding"
+        graphs = replace(graphs, codes=codes)
         return ModelConfig(
-            self.task_.outputs,
-            **self._choices(),
-            capacity=capacity,
-            attribute_size=collection.attribute_size,
-            edge_attribute_size=collection.edge_attribute_size,
-            weighted=collection.edge_weight is not None,
+            data.task.outputs,
+            **choose(ModelConfig, values),
+            capacity=largest if capacity == "auto" else capacity,
+            attribute_size=graphs.attribute_size,
+            edge_attribute_size=graphs.edge_attribute_size,
+            label_sizes=graphs.label_sizes if codes else (),
+            edge_label_sizes=graphs.edge_label_sizes if codes else (),
+            weighted=graphs.edge_weight is not None,
         )
 
+    def decode(self, outputs: Tensor) -> np.ndarray:
+        """The predictions that follow from the network's outputs (B, C)."""
+        raise NotImplementedError
+
     def _read_targets(self, y: Any, count: int) -> Tensor:
-        """Learns what targets there are, and encodes them."""
+        """Learns the classes or the shape of the targets, and encodes them."""
         raise NotImplementedError
 
     def _encode_targets(self, y: Any, count: int) -> Tensor:
-        """Encodes targets of the kind that was learnt."""
+        """Encodes further targets of the same kind."""
         raise NotImplementedError
 
-    def _task(self, y: Tensor) -> Task:
-        """The task that the training targets pose."""
+    def _make_task(self, y: Tensor) -> Task:
+        """The task of the training targets."""
+        raise NotImplementedError
+
+    def _take_targets(self, data: TrainingData) -> None:
+        """Takes the classes or the shape of the targets from training data."""
         raise NotImplementedError
 
     def _targets_config(self) -> dict[str, Any]:
-        """What :meth:`_set_targets` needs, as JSON can hold it."""
+        """Targets and task as JSON values, for :meth:`_set_targets`."""
         raise NotImplementedError
 
     def _set_targets(self, config: dict[str, Any]) -> None:
-        """Goes back to the targets of a saved estimator."""
+        """Restores the targets and the task of a saved estimator."""
         raise NotImplementedError
+
+
+def load_estimator(folder: str | Path, device: str | torch.device | None = None) -> PiGNNEstimator:
+    """The classifier or regressor of a model folder; see :meth:`PiGNNEstimator.load`."""
+    config, tensors = read_folder(folder)
+    kinds = {cls.__name__: cls for cls in PiGNNEstimator.__subclasses__()}
+    if config.get("kind") not in kinds:
+        raise FolderError(
+            f"{folder} holds a {config.get('kind')}, not a trained classifier or regressor"
+        )
+    return kinds[config["kind"]]._from_folder(config, tensors, folder, device)
+
+
+def plain(value: Any) -> Any:
+    """A setting as a JSON value: NumPy's numbers, devices and paths become Python's own."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list):
+        return tuple(map(plain, value))
+    return str(value) if isinstance(value, torch.device | Path) else value
+
+
+def describe_epoch(epoch: Epoch, task: Task) -> str:
+    """Training loss, validation loss and validation score, short enough for a progress bar."""
+    words = f"loss {epoch.train_loss:.4g}"
+    if not math.isnan(epoch.validation_loss):
+        words += f", validation {epoch.validation_loss:.4g}"
+        words += f", {task.metric} {epoch.validation_score:.4g}"
+    return words
+
+
+def _channels(
+    prefix: str, labels: tuple[tuple[Any, ...], ...], width: int, embedded: bool
+) -> list[tuple[str, object]]:
+    """What each number of a vertex or an edge stands for: a kind, and a name within it."""
+    names: list[tuple[str, object]] = []
+    if not embedded:
+        for c, column in enumerate(labels):
+            kind = f"{prefix}label" if len(labels) == 1 else f"{prefix}label{c}"
+            names += [(kind, value) for value in column]
+    kind = f"{prefix}embedding" if embedded else f"{prefix}attribute"
+    return names + [(kind, k) for k in range(width - len(names))]
+
+
+def _describe_settings() -> str:
+    """The ``Args`` section of an estimator's docstring."""
+    lines = [
+        textwrap.fill(
+            f"{each.name} (default {each.default!r}): {each.rule.help}",
+            width=96,
+            initial_indent=" " * 4,
+            subsequent_indent=" " * 8,
+        )
+        for each in parameters()
+    ]
+    return "\n".join(["Args:", *lines])
+
+
+_SIGNATURE = inspect.Signature(
+    [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    + [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)
+        for each in parameters()
+    ]
+)
+PiGNNEstimator.__init__.__signature__ = _SIGNATURE  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Graphs into classes."""
+"""Classification of graphs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from softperm.estimators.base import PiGNNEstimator
-from softperm.estimators.targets import answers, check_classes, class_array
+from softperm.training.data import TrainingData
+from softperm.training.targets import (
+    check_classes,
+    class_array,
+    encode_answers,
+    encode_classes,
+    find_classes,
+)
 from softperm.training.tasks import Classification, MultiLabel, Task
 
 
@@ -25,21 +33,24 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
     classes_: np.ndarray
 
     def predict(self, graphs: Sequence[Any]) -> np.ndarray:
-        """The most likely class of each graph; for a matrix of answers, the likelier answer."""
-        return self.decide(self.predict_proba(graphs))
+        """The most likely class of each graph, or the likelier answer to each question."""
+        return self.decode(self._outputs(graphs))
 
-    def decide(self, chances: np.ndarray) -> np.ndarray:
-        """What :meth:`predict` makes of the probabilities that :meth:`predict_proba` gives."""
-        self._check_fitted()
+    def predict_proba(self, graphs: Sequence[Any]) -> np.ndarray:
+        """Probability of each class (B, classes), or of a yes to each question (B, T)."""
+        return self.probabilities(self._outputs(graphs))
+
+    def decode(self, outputs: Float[Tensor, "B C"]) -> np.ndarray:
+        """The predictions that follow from the network's outputs."""
+        chances = self.probabilities(outputs)
         if isinstance(self.task_, MultiLabel):
             return (chances > 0.5).astype(np.int64)
         return self.classes_[chances.argmax(axis=1)]
 
-    def predict_proba(self, graphs: Sequence[Any]) -> np.ndarray:
-        """Probability of each class (B, classes), or of each yes (B, T)."""
-        outputs = self._outputs(graphs).double()
+    def probabilities(self, outputs: Float[Tensor, "B C"]) -> np.ndarray:
+        """The probabilities that follow from the network's outputs."""
         several = isinstance(self.task_, MultiLabel)
-        return (outputs.sigmoid() if several else outputs.softmax(dim=1)).numpy()
+        return (outputs.double().sigmoid() if several else outputs.double().softmax(1)).numpy()
 
     def score(self, graphs: Sequence[Any], y: Any, sample_weight: Any = None) -> float:
         """Accuracy; for a matrix of answers, the ROC-AUC averaged over its columns."""
@@ -54,41 +65,37 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
     def _read_targets(self, y: Any, count: int) -> Tensor:
         values = class_array(y, count)
         if values.ndim == 2:
-            self.classes_ = np.array([0, 1])
-            self._labels = values.shape[1]
+            self.classes_, self._labels = np.array([0, 1]), values.shape[1]
         else:
-            self._labels = None
-            check_classes(values)
-            self.classes_ = np.unique(values)
-            if len(self.classes_) < 2:
-                raise ValueError(
-                    f"y has only one class, {self.classes_.tolist()[0]!r}: "
-                    "a classifier needs graphs of at least two"
-                )
+            self.classes_, self._labels = find_classes(values), None
         return self._encode_targets(values, count)
 
     def _encode_targets(self, y: Any, count: int) -> Tensor:
         values = class_array(y, count)
-        if self._labels is not None:
-            if values.ndim != 2 or values.shape[1] != self._labels:
-                raise ValueError(f"y must have shape ({count}, {self._labels}); got {values.shape}")
-            return answers(values)
-        code_of = {value: code for code, value in enumerate(self.classes_.tolist())}
-        codes = [code_of.get(value, -1) for value in values.tolist()]
-        if -1 in codes:
-            unknown = values.tolist()[codes.index(-1)]
-            raise ValueError(f"class {unknown!r} is not among those of training")
-        return torch.tensor(codes)
+        if self._labels is None:
+            return encode_classes(values, self.classes_)
+        if values.ndim == 1 and self._labels == 1:
+            values = values[:, None]
+        if values.ndim != 2 or values.shape[1] != self._labels:
+            raise ValueError(f"y must have shape ({count}, {self._labels}); got {values.shape}")
+        return encode_answers(values)
 
-    def _task(self, y: Tensor) -> Task:
-        return (
-            Classification(len(self.classes_)) if self._labels is None else MultiLabel(self._labels)
-        )
+    def _make_task(self, y: Tensor) -> Task:
+        if self._labels is None:
+            return Classification(len(self.classes_))
+        return MultiLabel(self._labels)
+
+    def _take_targets(self, data: TrainingData) -> None:
+        self._labels = None if data.classes is not None else data.y.shape[1]
+        self.classes_ = np.array([0, 1]) if data.classes is None else data.classes
 
     def _targets_config(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist(), "labels": self._labels}
+        classes = self.classes_.tolist()
+        return {"classes": classes, "labels": self._labels, "metric": self.task_.metric}
 
     def _set_targets(self, config: dict[str, Any]) -> None:
         self.classes_, self._labels = np.asarray(config["classes"]), config["labels"]
         check_classes(self.classes_)
-        self.task_ = self._task(torch.empty(0))
+        self.task_ = self._make_task(torch.empty(0))
+        if isinstance(self.task_, MultiLabel):
+            self.task_ = MultiLabel(self._labels, config.get("metric", self.task_.metric))

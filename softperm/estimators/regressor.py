@@ -1,4 +1,4 @@
-"""Graphs into numbers."""
+"""Regression on graphs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
+from jaxtyping import Float
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import r2_score
 from torch import Tensor
 
-from softperm.errors import GraphError
 from softperm.estimators.base import PiGNNEstimator
-from softperm.estimators.targets import target_array
+from softperm.training.data import TrainingData
+from softperm.training.targets import encode_numbers, target_array
 from softperm.training.tasks import Regression, Task
 
 
@@ -23,15 +22,17 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
     """Predicts numbers of graphs by aligning them to learnt latent vertices.
 
     ``y`` is one number per graph, or several (B, T), NaN where unknown. Targets are standardised
-    inside; predictions are in their own units.
+    for training; predictions are in their own units.
     """
 
     def predict(self, graphs: Sequence[Any]) -> np.ndarray:
         """The predicted numbers, (B,) or (B, T) as ``y`` was."""
-        self._check_fitted()
+        return self.decode(self._outputs(graphs))
+
+    def decode(self, outputs: Float[Tensor, "B T"]) -> np.ndarray:
+        """The network's outputs in the units of the targets."""
         assert isinstance(self.task_, Regression)
-        numbers = self.task_.decode(self._outputs(graphs)).numpy()  # (B, T)
-        return numbers.reshape(len(numbers), *self._shape)
+        return self.task_.decode(outputs).numpy().reshape(len(outputs), *self._shape)
 
     def score(self, graphs: Sequence[Any], y: Any, sample_weight: Any = None) -> float:
         """R², averaged over the targets; graphs whose target is unknown (NaN) do not count."""
@@ -39,17 +40,7 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
         graphs = list(graphs)
         known = self._encode_targets(y, len(graphs)).numpy()  # (B, T)
         predicted = self.predict(graphs).reshape(known.shape)
-        weight = None if sample_weight is None else np.asarray(sample_weight)
-        scores = []
-        for truth, guess in zip(known.T, predicted.T, strict=True):
-            there = ~np.isnan(truth)
-            if there.sum() > 1:
-                share = None if weight is None else weight[there]
-                scores.append(r2_score(truth[there], guess[there], sample_weight=share))
-        if not scores:
-            words = "R² is not defined for fewer than two graphs with known targets"
-            warnings.warn(words, UndefinedMetricWarning, stacklevel=2)
-        return float(np.mean(scores)) if scores else float("nan")
+        return r_squared(known, predicted, sample_weight)
 
     def _read_targets(self, y: Any, count: int) -> Tensor:
         self._shape = target_array(y, count).shape[1:]  # (), or (T,)
@@ -57,21 +48,18 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
 
     def _encode_targets(self, y: Any, count: int) -> Tensor:
         values = target_array(y, count)
-        try:
-            values = values.astype(np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(f"y must be numbers to regress; got {values.dtype} values") from None
-        if np.isinf(values).any():
-            graph = int(np.argwhere(np.isinf(values))[0][0])
-            raise GraphError(graph, "its target is infinite: leave such graphs out")
+        numbers = encode_numbers(values)
         if values.shape[1:] != self._shape:
             raise ValueError(
                 f"y must have shape {(count, *self._shape)} as in training; got {values.shape}"
             )
-        return torch.from_numpy(values.reshape(count, -1))
+        return numbers
 
-    def _task(self, y: Tensor) -> Task:
+    def _make_task(self, y: Tensor) -> Task:
         return Regression.of(y)
+
+    def _take_targets(self, data: TrainingData) -> None:
+        self._shape = data.target_shape
 
     def _targets_config(self) -> dict[str, Any]:
         assert isinstance(self.task_, Regression)
@@ -83,3 +71,28 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
             raise ValueError(f"there are {len(mean)} means but {len(std)} deviations of targets")
         self._shape = () if config["flat"] else (len(mean),)
         self.task_ = Regression(mean, std)
+
+
+def r_squared(
+    known: Float[np.ndarray, "B T"], predicted: Float[np.ndarray, "B T"], weights: Any = None
+) -> float:
+    """R² averaged over the targets; NaN with a warning if fewer than two values are known.
+
+    Args:
+        known: true values, NaN where unknown.
+        predicted: predictions.
+        weights: of the graphs.
+    """
+    from sklearn.metrics import r2_score
+
+    weights = None if weights is None else np.asarray(weights)
+    scores = []
+    for truth, guess in zip(known.T, predicted.T, strict=True):
+        there = ~np.isnan(truth)
+        if there.sum() > 1:
+            share = None if weights is None else weights[there]
+            scores.append(r2_score(truth[there], guess[there], sample_weight=share))
+    if not scores:
+        words = "R² is not defined for fewer than two graphs with known targets"
+        warnings.warn(words, UndefinedMetricWarning, stacklevel=3)
+    return float(np.mean(scores)) if scores else float("nan")

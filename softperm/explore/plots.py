@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -15,10 +14,11 @@ from matplotlib.ticker import MaxNLocator
 from torch_geometric.data import Data
 
 from softperm.files import write_atomically
-from softperm.training.fit import Epoch
+from softperm.training.records import Epoch
+from softperm.training.tasks import Task
 
 WIDE = 50
-"""Largest figure over the smallest above which an axis is logarithmic."""
+"""Ratio of the largest to the smallest value above which an axis is logarithmic."""
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -28,8 +28,14 @@ def save(figure: Figure, path: Path) -> None:
     write_atomically(path.with_name(path.name + ".png"), content.getvalue())
 
 
-def training_curve(curve: Sequence[Epoch], best_epoch: int) -> Figure:
-    """Losses, and the validation score if there is one, over the epochs."""
+def training_curve(curve: Sequence[Epoch], best_epoch: int, task: Task) -> Figure:
+    """Losses, and the validation score if there is one, over the epochs.
+
+    Args:
+        curve: one row per epoch.
+        best_epoch: number of the epoch whose parameters were kept.
+        task: names the score and its direction.
+    """
     scored = any(np.isfinite(epoch.validation_score) for epoch in curve)
     panels = 2 if scored else 1
     figure = Figure(figsize=(5 * panels, 3.6), layout="constrained")
@@ -39,7 +45,8 @@ def training_curve(curve: Sequence[Epoch], best_epoch: int) -> Figure:
     if scored:
         axes[0, 0].plot(numbers, [epoch.validation_loss for epoch in curve], label="validation")
         axes[0, 1].plot(numbers, [epoch.validation_score for epoch in curve], color="C2")
-        axes[0, 1].set(xlabel="epoch", ylabel="validation score")
+        better = " (higher is better)" if task.higher_is_better else " (lower is better)"
+        axes[0, 1].set(xlabel="epoch", ylabel=f"validation {task.metric}{better}")
     for axis in axes[0]:
         log_where_wide(axis)
         axis.axvline(best_epoch, color="0.7", linestyle="--", linewidth=1, zorder=0)
@@ -49,9 +56,9 @@ def training_curve(curve: Sequence[Epoch], best_epoch: int) -> Figure:
 
 
 def log_where_wide(axis: Axes) -> None:
-    """Makes the y-axis logarithmic where its lines, all above zero, fall or grow beyond a look.
+    """Makes the y-axis logarithmic if its values are positive and span more than a factor WIDE.
 
-    A loss that falls to a thousandth of its first epoch's is a flat line otherwise.
+    A loss that falls to a thousandth of its first value is a flat line otherwise.
     """
     drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axis.get_lines()]
     figures = np.concatenate([np.zeros(0), *(line[np.isfinite(line)] for line in drawn)])
@@ -94,6 +101,8 @@ def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figu
 
 def _draw_graph(axis, adjacency: np.ndarray, d: np.ndarray) -> None:
     """The graph, vertices coloured by their strongest latent vertex."""
+    import networkx as nx
+
     graph = nx.from_numpy_array(adjacency)
     strongest = d.argmax(axis=1)
     place = nx.spring_layout(graph, seed=0, iterations=100)

@@ -13,9 +13,8 @@ from torch import Tensor
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets import Dataset, Split, make_folds, random_split
 from softperm.lab.recipes import Recipe
+from softperm.training.sources import METRICS
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
-
-METRICS = {"ogbg-molpcba": "average_precision"}  # of multilabel datasets; roc_auc for all others
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,11 @@ class ModelConfig(Settings):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
+    def embeds_labels(self) -> bool:
+        """Whether labels reach the network as codes, which it embeds."""
+        return bool(self.label_sizes or self.edge_label_sizes)
+
+    @property
     def vertex_width(self) -> int:
         """Length of a vertex's attributes after its labels are embedded."""
         return self.attribute_size + (self.embedding_size if self.label_sizes else 0)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from samples import rings_and_cliques, run_command, write_json_lines
 
-from softperm.cli import runs
+from softperm.cli import run_folder
+from softperm.explore import plots
 
 RECIPE = """
 title = "Small"
@@ -46,8 +47,8 @@ def evaluated(graphs, tmp_path_factory):
 
 @pytest.fixture
 def one_quick_picture(monkeypatch):
-    monkeypatch.setattr(runs, "PICTURES", 1)
-    monkeypatch.setattr(runs.plots, "save", outline)
+    monkeypatch.setattr(run_folder, "PICTURES", 1)
+    monkeypatch.setattr(plots, "save", outline)
 
 
 def outline(figure, path: Path) -> None:

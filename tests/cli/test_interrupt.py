@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numba
@@ -13,24 +14,29 @@ import torch
 from samples import rings_and_cliques, run_command, same_weights, write_json_lines
 
 from softperm import PiGNNClassifier
-from softperm.cli import runs
-from softperm.training.progress import EpochBar
+from softperm.cli import run_folder
+from softperm.explore import plots
 
 GRAPHS, KIND = rings_and_cliques(12)
 SLOW = """
 import sys, time
+from contextlib import contextmanager
 from softperm.cli import main
-from softperm.cli import runs
+from softperm.cli import run_folder
+from softperm.estimators import base
+from softperm.explore import plots
 from softperm.training import fit
-from softperm.training.progress import EpochBar
 
-def announce(bar, epoch):
-    print("epoch", epoch.number, flush=True)
-    time.sleep(0.1 * (epoch.number >= {slow}))
+@contextmanager
+def announcing(shown):
+    def report(activity, done, total, note):
+        print("epoch", done, flush=True)
+        time.sleep(0.1 * (done >= {slow}))
+    yield report
 
-EpochBar.update = announce
-runs._draw_some = lambda *_: 0
-runs.plots.save = lambda *_: None
+base.progress_bars = announcing
+run_folder._draw_some = lambda *_: 0
+plots.save = lambda *_: None
 fit.SAVE_EVERY_SECONDS = {save}
 main()
 """
@@ -38,8 +44,8 @@ main()
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr(runs, "_draw_some", lambda *_: 0)
-    monkeypatch.setattr(runs.plots, "save", lambda *_: None)
+    monkeypatch.setattr(run_folder, "_draw_some", lambda *_: 0)
+    monkeypatch.setattr(plots, "save", lambda *_: None)
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
     assert "Traceback" not in errors
     result = json.loads(said[said.index("{") :])
     where = f"stopped after {result['epochs']} of 40 epochs"
-    assert f"{where}; the same command with --out {broken} goes on from here" in errors
+    assert f"{where}; the same command with --out {broken} resumes it" in errors
     assert result["interrupted"] is True
     assert "test_score" not in result, "test graphs are looked at once, at the end"
     assert 5 <= result["epochs"] < 40
@@ -98,7 +104,7 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
 
     code, said, errors = stop(signal.SIGKILL, 12, -1.0, command(data, broken))
     assert code == -signal.SIGKILL, errors
-    assert f"was stopped in {broken} after {result['epochs']} epochs; with the same" in errors
+    assert f"resuming the run in {broken} after {result['epochs']} epochs" in errors
     assert said.startswith("epoch 1\n")  # the resumed epochs first
     assert not (broken / "result.json").exists()
 
@@ -106,7 +112,7 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert result["epochs"] == 40
-    assert not (broken / runs.CHECKPOINT).exists()
+    assert not (broken / run_folder.CHECKPOINT).exists()
     ours, theirs = (PiGNNClassifier.load(run / "model").model_ for run in (broken, whole))
     same_weights(ours, theirs)
     first = json.loads((whole / "result.json").read_text())
@@ -116,12 +122,16 @@ def test_signals_lose_nothing_that_matters(data, tmp_path):
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_one_interrupt_ends_the_epoch_and_two_end_it_at_once(presses, data, tmp_path, monkeypatch):
-    def press(self, epoch):
-        if epoch.number == 3:
-            for _ in range(presses):
-                signal.raise_signal(signal.SIGINT)
+    @contextmanager
+    def pressing(shown):
+        def report(activity, done, total, note):
+            if done == 3:
+                for _ in range(presses):
+                    signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(EpochBar, "update", press)
+        yield report
+
+    monkeypatch.setattr("softperm.estimators.base.progress_bars", pressing)
     done = run_command(*command(data, tmp_path / "run"))
     assert done.exit_code == 130
     assert "Traceback" not in done.output
@@ -133,4 +143,4 @@ def test_one_interrupt_ends_the_epoch_and_two_end_it_at_once(presses, data, tmp_
     )
     if presses == 1:
         log = (tmp_path / "run" / "log.txt").read_text()
-        assert "goes on from here" in log
+        assert "resumes it" in log

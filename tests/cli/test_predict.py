@@ -12,7 +12,7 @@ from samples import FAST, labelled_path, rings_and_cliques, run_command, write_j
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 
-GRAPHS, KIND = rings_and_cliques(8)
+GRAPHS, KIND = rings_and_cliques(12)
 NAMES = ["clique" if kind else "ring" for kind in KIND]
 SIZES = np.array([float(len(graph)) for graph in GRAPHS])
 
@@ -20,7 +20,7 @@ SIZES = np.array([float(len(graph)) for graph in GRAPHS])
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """Graphs whose file has targets of its own, which are not looked at."""
-    return write_json_lines(tmp_path_factory.mktemp("data") / "g.jsonl", GRAPHS, kind=["?"] * 8)
+    return write_json_lines(tmp_path_factory.mktemp("data") / "g.jsonl", GRAPHS, kind=["?"] * 12)
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +41,10 @@ def test_classes_come_with_their_probabilities(trained, data, tmp_path):
     out = tmp_path / "new" / "p.csv"
     done = run_command("predict", folder, data, "--out", out, "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout) == {"graphs": 8, "predictions": str(out)}
+    assert json.loads(done.stdout) == {"graphs": 12, "predictions": str(out)}
     header, rows = table(out)
     assert header == ["graph", "prediction", "probability_clique", "probability_ring"]
-    assert [row[0] for row in rows] == [str(i + 1) for i in range(8)]
+    assert [row[0] for row in rows] == [str(i + 1) for i in range(12)]
     assert [row[1] for row in rows] == made.predict(GRAPHS).tolist()
     chances = np.array([row[2:] for row in rows], dtype=float)
     assert (chances == made.predict_proba(GRAPHS)).all()
@@ -95,10 +95,10 @@ def test_vectors_are_the_same_in_every_format(trained, data, tmp_path):
         out = tmp_path / f"v.{ending}"
         done = run_command("embed", folder, data, "--out", out, "--json")
         assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout) == {"graphs": 8, "length": 16, "vectors": str(out)}
+        assert json.loads(done.stdout) == {"graphs": 12, "length": 16, "vectors": str(out)}
     with np.load(tmp_path / "v.npz", allow_pickle=False) as content:
         assert (content["vectors"] == expected).all()
-        assert content["graph"].tolist() == [str(i + 1) for i in range(8)]
+        assert content["graph"].tolist() == [str(i + 1) for i in range(12)]
         assert content["name"].tolist() == names
     header, rows = table(tmp_path / "v.csv")
     assert header == ["graph", *names]

@@ -9,8 +9,8 @@ import pytest
 from samples import rings_and_cliques, run_command, write_json_lines
 
 from softperm import PiGNNClassifier, PiGNNRegressor
-from softperm.cli.targets import choose_task
 from softperm.data.formats import GraphFile
+from softperm.training.sources import choose_task
 
 pytestmark = pytest.mark.usefixtures("one_quick_picture")
 GRAPHS, KIND = rings_and_cliques(20)
@@ -49,16 +49,16 @@ def test_targets_are_learnt_as_what_they_are(target, task, kind, several, tmp_pa
     done = run_command("train", several, "--out", tmp_path, *FAST, *arguments, "--json")
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout, parse_constant=lambda n: pytest.fail(f"{n} is not JSON"))
-    expected = "r2" if kind is PiGNNRegressor else "roc_auc" if "," in target else "accuracy"
+    expected = "mae" if kind is PiGNNRegressor else "roc_auc" if "," in target else "accuracy"
     assert result["metric"] == expected
     made = kind.load(tmp_path / "model")
     assert made.task_.outputs == {"few": 3, "gaps": 1}.get(target, 2) or task == "regression"
 
 
-def graph_file(**targets) -> GraphFile:
+def graph_file(class_targets=(), **targets) -> GraphFile:
     count = len(next(iter(targets.values())))
     columns = {name: np.array(values) for name, values in targets.items()}
-    return GraphFile([], columns, "file", tuple(f"g{i}" for i in range(count)))
+    return GraphFile([], columns, "file", tuple(f"g{i}" for i in range(count)), class_targets)
 
 
 NAN = float("nan")
@@ -85,15 +85,21 @@ def test_the_task_follows_from_the_targets(targets, task):
     assert choose_task("auto", graph_file(**targets)) == task
 
 
+def test_class_labels_of_a_tudataset_are_classes_however_many():
+    many = {"graph_label": list(range(100))}
+    assert choose_task("auto", graph_file(("graph_label",), **many)) == "classification"
+    assert choose_task("auto", graph_file(**many)) == "regression"
+
+
 @pytest.mark.parametrize(
     ("task", "targets", "message"),
     [
-        ("guess", {"a": [0, 1]}, "--task must be auto, classification, multilabel or regression"),
-        ("multilabel", {"a": [0, 1]}, "--task multilabel takes several targets; got a"),
+        ("guess", {"a": [0, 1]}, "task must be auto, classification, multilabel or regression"),
+        ("multilabel", {"a": [0, 1]}, "task multilabel takes several targets; got a"),
         (
             "classification",
             {"a": [0], "b": [1]},
-            "--task classification takes one target; got a, b",
+            "task classification takes one target; got a, b",
         ),
         ("auto", {"a": [0, 1, NAN]}, "target a is missing for graph g2: leave such graphs out"),
         ("auto", {"a": ["x", "", "y"]}, "target a is missing for graph g1"),
@@ -101,7 +107,7 @@ def test_the_task_follows_from_the_targets(targets, task):
         (
             "regression",
             {"a": ["1", "2", "many"]},
-            "--task regression takes numbers; a of graph g2 is 'many'",
+            "task regression takes numbers; a of graph g2 is 'many'",
         ),
     ],
 )
@@ -113,7 +119,10 @@ def test_a_task_that_the_targets_do_not_fit_is_refused(task, targets, message):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ({"a": [1.5, NAN, NAN]}, "target a is missing for 2 of 3 graphs, graph g1 first: they"),
+        (
+            {"a": [1.5, NAN, NAN]},
+            "target a is missing for 2 of 3 graphs, graph g1 first: they",
+        ),
         (
             {"a": [1.5, 2.5], "b": [NAN, 1], "c": [1.5, NAN], "d": [NAN, 1.5]},
             "target b is missing for 1 of 2 graphs, graph g0 first (and 2 other targets for some)",
@@ -124,7 +133,7 @@ def test_a_task_that_the_targets_do_not_fit_is_refused(task, targets, message):
         ),
         (
             {"a": ["1,5", "2", "-0,25"]},
-            "target a is '1,5' and the like for 2 of 3 graphs, which are taken for classes",
+            "target a is '1,5' and similar for 2 of 3 graphs, which are taken for classes",
         ),
     ],
 )

@@ -13,13 +13,14 @@ from samples import rings_and_cliques, run_command, same_weights, write_json_lin
 from torch import nn
 
 from softperm import PiGNNClassifier, PiGNNRegressor
-from softperm.cli import runs
-from softperm.estimators.preparation import hold_out
+from softperm.cli import run_folder
+from softperm.explore import plots
+from softperm.training.data import hold_out
 
 pytestmark = pytest.mark.usefixtures("one_quick_picture")
 GRAPHS, KIND = rings_and_cliques(20)
 NAMES = ["clique" if kind else "ring" for kind in KIND]
-DRAW = runs.plots.save
+DRAW = plots.save
 FAST = ("--epochs", 2, "--latent-vertices", 4, "--hidden", 8, "--batch-size", 8, "--device", "cpu")
 
 
@@ -95,7 +96,8 @@ def test_every_format_can_be_trained_on_and_predicted(kind, tmp_path):
     assert result["epochs"] == 2
     assert result["test_graphs"] == 2
     assert result["interrupted"] is False
-    assert result["metric"] == ("r2" if estimator is PiGNNRegressor else "accuracy")
+    assert result["metric"] == ("mae" if estimator is PiGNNRegressor else "accuracy")
+    assert ("test_r2" in result) is (estimator is PiGNNRegressor)
     assert json.loads((run / "result.json").read_text()) == result
     names = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {name for name in names if name.startswith("pictures/")}
@@ -120,14 +122,14 @@ def test_the_model_is_the_one_that_the_library_trains(data, tmp_path):
 
 
 def test_the_run_folder_says_what_was_asked_and_what_was_seen(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs.plots, "save", DRAW)
+    monkeypatch.setattr(plots, "save", DRAW)
     done = run_command("train", data, "--out", tmp_path, *FAST, "--encoder", "gcn", "--seed", 5)
     assert done.exit_code == 0, done.output
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["data"] == str(data)
     assert config["target"] == ["kind"]
-    assert config["task"] == "classification"
-    assert config["test_fraction"] == 0.1
+    assert config["task"] == "auto"
+    assert config["test_fraction"] is None
     assert (config["encoder"], config["seed"], config["epochs"]) == ("gcn", 5, 2)
     rows = list(csv.DictReader((tmp_path / "curve.csv").read_text().splitlines()))
     assert [row["number"] for row in rows] == ["1", "2"]
@@ -135,7 +137,8 @@ def test_the_run_folder_says_what_was_asked_and_what_was_seen(data, tmp_path, mo
     told = json.loads((tmp_path / "result.json").read_text())
     assert told["seconds"] == round(sum(float(row["seconds"]) for row in rows), 2)
     log = (tmp_path / "log.txt").read_text()
-    assert "g: 20 graphs, targets kind" in log
+    assert "target kind: classification (2 classes); --task changes this" in log
+    assert "g: 20 graphs, 16 to train, 2 to validate, 2 to test" in log
     assert f"wrote {tmp_path}/model" in log
     assert log in done.stderr
     assert str(tmp_path) in done.stdout
@@ -212,8 +215,8 @@ def test_what_only_test_graphs_carry_is_told_before_training(tmp_path):
     path = write_json_lines(tmp_path / "g.jsonl", odd, kind=NAMES)
     done = run_command("train", path, "--out", tmp_path / "run", *FAST)
     assert done.exit_code == 2
-    assert f"graph {test[0] + 1} has edge weights, but the model was" in done.stderr
-    assert "choose another --seed, or --test-fraction 0" in done.stderr
+    assert f"graph {test[0] + 1}: it has edge weights, but the model was" in done.stderr
+    assert "choose another seed, or a test fraction of 0" in done.stderr
     assert not (tmp_path / "run" / "checkpoint.bin").exists()
     assert run_command("train", path, "--out", tmp_path / "b", "--seed", 1, *FAST).exit_code == 0
 
@@ -235,7 +238,7 @@ def test_a_name_with_a_comma_stands_in_quotes(tmp_path):
     wanted = ("--target", '"log P, measured"')
     done = run_command("train", path, "--out", tmp_path / "run", *wanted, *FAST)
     assert done.exit_code == 0, done.output
-    assert "targets log P, measured" in done.stderr
+    assert "target log P, measured: regression (5 distinct numbers)" in done.stderr
 
 
 def test_directed_graphs_are_answered_with_the_option(tmp_path):
@@ -247,13 +250,13 @@ def test_directed_graphs_are_answered_with_the_option(tmp_path):
 
 
 def test_pictures_are_of_graphs_of_different_sizes(monkeypatch, tmp_path):
-    monkeypatch.setattr(runs, "PICTURES", 6)
+    monkeypatch.setattr(run_folder, "PICTURES", 6)
     drawn = []
-    monkeypatch.setattr(runs.plots, "save", lambda figure, path: drawn.append((figure, path.name)))
-    run_folder = tmp_path / "run"
+    monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append((figure, path.name)))
+    out = tmp_path / "run"
     odd = [nx.empty_graph(1), nx.empty_graph(3), *GRAPHS, nx.path_graph(200)]
     path = write_json_lines(tmp_path / "g.jsonl", odd, kind=["ring", "clique", *NAMES, "ring"])
-    assert run_command("train", path, "--out", run_folder, *FAST).exit_code == 0
+    assert run_command("train", path, "--out", out, *FAST).exit_code == 0
     (_, curve), *pictures = drawn
     assert curve == "curve"
     assert len(pictures) == 6
@@ -265,29 +268,25 @@ def test_pictures_are_of_graphs_of_different_sizes(monkeypatch, tmp_path):
 
 
 def test_graphs_too_large_to_draw_are_not_drawn(monkeypatch, data, tmp_path):
-    monkeypatch.setattr(runs, "SMALL", 3)
+    monkeypatch.setattr(run_folder, "PREFERRED_SIZE", 3)
     assert run_command("train", data, "--out", tmp_path / "a", *FAST).exit_code == 0
     assert len(list((tmp_path / "a" / "pictures").iterdir())) == 1
-    monkeypatch.setattr(runs, "LARGE", 4)
+    monkeypatch.setattr(run_folder, "LARGEST_SIZE", 4)
     assert run_command("train", data, "--out", tmp_path / "b", *FAST).exit_code == 0
     assert not (tmp_path / "b" / "pictures").exists()
     assert "and 0 pictures" in (tmp_path / "b" / "log.txt").read_text()
 
 
-def test_several_processes_on_one_file_are_refused(data, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun says it
-    done = run_command("train", data, "--out", tmp_path / "run")
-    assert done.exit_code == 2, done.output
-    assert "several processes train on a --dataset" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
 def test_off_a_terminal_progress_is_lines(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("softperm.training.progress.LOG_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("softperm.progress.LOG_EVERY_SECONDS", 0.0)
     said = run_command("train", data, "--out", tmp_path / "run", *FAST).stderr
     for epoch in (1, 2):
-        assert re.search(rf"^epoch {epoch} of 2: loss \d", said, re.MULTILINE)
-    assert "epoch 2 of 2" in (tmp_path / "run" / "log.txt").read_text()
-    assert "epoch" not in run_command(
+        assert re.search(
+            rf"^training: {epoch} of 2 .*, loss \d.*, validation \d.*, accuracy \d",
+            said,
+            re.MULTILINE,
+        )
+    assert "training: 2 of 2" in (tmp_path / "run" / "log.txt").read_text()
+    assert "training: " not in run_command(
         "train", data, "--out", tmp_path / "quiet", *FAST, "--no-progress"
     ).stderr  # fmt: skip

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from samples import FAST, same_weights, two_kinds
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.data.graphs import as_graphs
-from softperm.estimators.preparation import hold_out
-from softperm.training.progress import EpochBar
+from softperm.training.data import hold_out
 
 DRAWN, Y = two_kinds(16)
 GRAPHS = as_graphs(DRAWN)
@@ -33,6 +33,26 @@ def test_the_held_out_part_depends_on_the_seed_alone():
     first, again, other = (hold_out(groups, 0.2, seed)[1] for seed in (0, 0, 1))
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([4, 8], "4 of class 'a'; the best epoch is selected without them"),
+        ([4, 3], "4 of class 'a', 3 of class 'b'; the last epoch is kept"),
+    ],
+)
+def test_classes_too_small_to_be_held_out_are_named(sizes, words):
+    y = np.repeat(["a", "b"], sizes)
+    message = f"too few graphs to hold out 0.1 of them for validation: {words}"
+    with pytest.warns(UserWarning, match=message):
+        made = PiGNNClassifier(**FAST).fit(GRAPHS[: len(y)], y)
+    assert np.isnan(made.curve_[0].validation_loss) == (max(sizes) < 5)
+
+
+def test_too_few_graphs_to_hold_out_for_a_regression_are_counted():
+    with pytest.warns(UserWarning, match="for validation: 4 graphs; the last epoch is kept"):
+        PiGNNRegressor(**FAST).fit(GRAPHS[:4], np.arange(4.0))
 
 
 def test_without_validation_the_last_epoch_is_kept():
@@ -100,16 +120,18 @@ def test_a_score_that_validation_graphs_do_not_define_is_refused():
 
 def test_an_interrupted_fit_keeps_what_it_has_and_warns(monkeypatch):
     before = signal.getsignal(signal.SIGINT)
-    update = EpochBar.update
 
-    def interrupt(self, epoch):
-        update(self, epoch)
-        if epoch.number == 3:
-            signal.raise_signal(signal.SIGINT)
+    @contextmanager
+    def interrupting(shown):
+        def report(activity, done, total, note):
+            if done == 3:
+                signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(EpochBar, "update", interrupt)
+        yield report
+
+    monkeypatch.setattr("softperm.estimators.base.progress_bars", interrupting)
     made = PiGNNClassifier(**{**FAST, "epochs": 50})
-    with pytest.warns(UserWarning, match="interrupted after 3 of 50 epochs; the best epoch so far"):
+    with pytest.warns(UserWarning, match="stopped after 3 of 50 epochs; the best epoch so far"):
         made.fit(GRAPHS, Y)
     assert made.interrupted_
     assert len(made.curve_) == 3
@@ -186,7 +208,7 @@ def test_the_progress_bar_is_there_on_a_terminal_unless_turned_off(
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     PiGNNClassifier(**{**FAST, "progress": progress}).fit(GRAPHS, Y)
-    assert ("2/2" in screen.text and "validation loss" in screen.text) is shown
+    assert ("100%" in screen.text and "accuracy" in screen.text) is shown
     assert bool(screen.text) is shown
 
 

@@ -47,12 +47,14 @@ class GraphFile:
             strings, empty where missing.
         name: the name of the collection: the file's name without its ending.
         ids: a name for each graph: its SMILES, its file, its line or number.
+        class_targets: targets that are classes by the format's definition, whatever their values.
     """
 
     graphs: list[Data]
     targets: dict[str, np.ndarray]
     name: str
     ids: tuple[str, ...]
+    class_targets: tuple[str, ...] = ()
 
 
 def read_graphs(
@@ -121,7 +123,8 @@ def _read_tu(
         targets.pop("target", None)  # another name of graph_label
     if progress is not None:
         progress(len(graphs), len(graphs))
-    return GraphFile(graphs, targets, name, tuple(str(i) for i in range(len(graphs))))
+    ids = tuple(str(i) for i in range(len(graphs)))
+    return GraphFile(graphs, targets, name, ids, class_targets=("graph_label", "target"))
 
 
 def _records(

@@ -1,0 +1,228 @@
+"""The run folder of ``softperm train``: settings, model, training curve, pictures and result."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from softperm.cli.console import as_text
+from softperm.data.collection import Collection
+from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+from softperm.estimators.regressor import r_squared
+from softperm.files import write_atomically
+from softperm.training.checkpoint import read_checkpoint
+from softperm.training.data import TrainingData
+from softperm.training.devices import Fabric
+from softperm.training.fit import Epoch, predict
+from softperm.training.tasks import Regression
+
+PICTURES = 6
+PREFERRED_SIZE, LARGEST_SIZE = 150, 2000  # vertices of graphs to draw; of any that can be drawn
+CHECKPOINT = "checkpoint.bin"
+FILES = ("config.json", "curve.csv", "curve.png", "model", "pictures")
+RESUMABLE = {
+    "epochs",
+    "max_time",
+    "progress",
+    "device",
+    "devices",
+    "nodes",
+    "precision",
+    "data",
+    "data_root",
+}
+"""Settings that may change when a run is resumed."""
+
+
+def is_run_folder(out: Path) -> bool:
+    """Whether a folder holds a run, finished or not; a saved model is not a run."""
+    if (out / CHECKPOINT).exists():
+        return True
+    config = _read_json(out / "config.json")
+    return "latent_vertices" in config and "softperm_format" not in config
+
+
+def train_run(
+    estimator: PiGNNClassifier | PiGNNRegressor,
+    data: TrainingData,
+    fabric: Fabric,
+    out: Path,
+    config: Mapping[str, Any],
+    log: Callable[[str], None],
+) -> dict[str, Any]:
+    """Trains an estimator and writes the run folder; of several processes, the first writes.
+
+    Args:
+        estimator: with its settings.
+        data: what to learn.
+        fabric: the processes and devices that train.
+        out: the run folder.
+        config: source and settings of the run, for ``config.json``.
+        log: prints a line and appends it to the log.
+
+    Returns:
+        The result to print. The test graphs are scored once, after the last epoch.
+    """
+    text = as_text({k: str(v) if isinstance(v, Path) else v for k, v in config.items()})
+    if fabric.is_global_zero:
+        _check_resumable(out, json.loads(text), log)
+        if not (out / CHECKPOINT).exists():
+            write_atomically(out / "config.json", text)
+    estimator.set_params(checkpoint=out / CHECKPOINT)
+    estimator.fit_data(data, fabric)
+    curve, stopped = estimator.curve_, estimator.interrupted_
+    result: dict[str, Any] = {
+        "run": str(out),
+        "model": str(out / "model"),
+        "data": data.name,
+        "target": _shortened(data.target_names),
+        "epochs": len(curve),
+        "best_epoch": estimator.best_epoch_,
+        "interrupted": stopped,
+        "metric": data.task.metric,
+    }
+    if not fabric.is_global_zero:
+        return result
+    if stopped:
+        log("stopping: writing the model and its scores")
+    write_atomically(out / "config.json", text)
+    estimator.save(out / "model")
+    result |= _scores(estimator, data, fabric.device)
+    result["seconds"] = round(sum(epoch.seconds for epoch in curve), 2)
+    _write_curve(out, curve, estimator.best_epoch_, data)
+    written = f"wrote {out}/{'model, curve.csv, curve.png' if curve else 'model'}"
+    if not stopped:
+        written += f" and {_draw_some(estimator, data, out / 'pictures')} pictures"
+        write_atomically(out / "result.json", as_text(result))
+        (out / CHECKPOINT).unlink(missing_ok=True)
+    log(written)
+    return result
+
+
+def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], None]) -> None:
+    """Announces that a run is resumed.
+
+    Raises:
+        ValueError: the folder holds an unfinished run with other settings; the message names them.
+    """
+    state = read_checkpoint(out / CHECKPOINT, None)
+    if state is None:
+        return
+    before = _read_json(out / "config.json")
+    differences = [
+        f"{name} was {json.dumps(before[name])}, now {json.dumps(config.get(name))}"
+        for name in before
+        if name not in RESUMABLE and before[name] != config.get(name)
+    ]
+    if differences:
+        more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise ValueError(
+            f"{out} holds an unfinished run with other settings ({'; '.join(differences[:3])}"
+            f"{more}): choose another --out, or delete it"
+        )
+    log(f"resuming the run in {out} after {len(state['curve'])} epochs")
+
+
+def _scores(
+    estimator: PiGNNClassifier | PiGNNRegressor, data: TrainingData, device: torch.device
+) -> dict[str, Any]:
+    """Scores of the three parts; that of the test graphs only after the last epoch."""
+    graphs = estimator._encode(data.graphs)
+
+    def outputs(part: Tensor) -> Tensor:
+        return predict(estimator.model_, graphs, part, int(estimator.batch_size), device)
+
+    train, test = data.split.train, data.split.test
+    scores: dict[str, Any] = {"train_score": data.task.score(outputs(train), data.y[train])}
+    if estimator.best_epoch_ and len(data.split.validation):
+        scores["validation_score"] = estimator.curve_[estimator.best_epoch_ - 1].validation_score
+    if len(test) and not estimator.interrupted_:
+        values = outputs(test)
+        scores["test_score"] = data.task.score(values, data.y[test])
+        if isinstance(data.task, Regression):
+            predicted = data.task.decode(values).numpy()
+            scores["test_r2"] = r_squared(data.y[test].double().numpy(), predicted)
+        scores["test_graphs"] = len(test)
+    if data.unit is not None:
+        scores["unit"] = data.unit
+    return scores
+
+
+def _write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int, data: TrainingData) -> None:
+    """The training curve as a table and as a picture; nothing before the first epoch ends."""
+    if not curve:
+        return
+    from softperm.explore import plots
+
+    plots.save(plots.training_curve(curve, best_epoch, data.task), out / "curve")
+    text = io.StringIO()
+    rows = [asdict(epoch) for epoch in curve]
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(out / "curve.csv", text.getvalue())
+
+
+def _draw_some(
+    estimator: PiGNNClassifier | PiGNNRegressor, data: TrainingData, folder: Path
+) -> int:
+    """Draws a few graphs of different sizes with their alignments; returns how many."""
+    from softperm.explore import plots
+
+    chosen = _choose_graphs(data.graphs.sizes.numpy())
+    if not len(chosen):
+        return 0
+    graphs = estimator._encode(data.graphs)
+    model = estimator.model_.cpu().eval()
+    with torch.no_grad():
+        permutations = model.permutations(graphs.batch(torch.from_numpy(chosen)))
+    folder.mkdir(exist_ok=True)
+    ids = [str(data.ids[i]) for i in chosen]
+    numbered = all(graph.isdecimal() for graph in ids)
+    for place, name, d in zip(chosen.tolist(), ids, permutations, strict=True):
+        figure = plots.alignment(_graph(data.graphs, place), d.numpy(), title=f"graph {name}")
+        plots.save(figure, folder / f"graph-{name if numbered else place + 1}")
+    return len(chosen)
+
+
+def _choose_graphs(sizes: np.ndarray) -> np.ndarray:
+    """Positions of a few graphs of different sizes, none too large to draw."""
+    order = np.argsort(sizes, kind="stable")
+    candidates = order[sizes[order] <= PREFERRED_SIZE]
+    if not len(candidates):
+        candidates = order[:1][sizes[order[:1]] <= LARGEST_SIZE]
+    if not len(candidates):
+        return candidates
+    return candidates[np.unique(np.linspace(0, len(candidates) - 1, PICTURES).astype(int))]
+
+
+def _graph(graphs: Collection, place: int) -> Data:
+    """One graph of a collection, with its edges and weights."""
+    edges = slice(*graphs.edge_ptr[place : place + 2].tolist())
+    graph = Data(edge_index=graphs.edge_index[:, edges].long())
+    if graphs.edge_weight is not None:
+        graph.edge_weight = graphs.edge_weight[edges]
+    return graph
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if there is none, or if it is something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 13 else f"{len(names)} targets"

@@ -1,0 +1,423 @@
+"""From a file or the name of a dataset to training data, and to graphs for a trained model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softperm.data.collection import Collection
+from softperm.data.datasets import Dataset, load_dataset
+from softperm.data.datasets.catalogue import as_spelt_here
+from softperm.data.datasets.qm9 import QM9_UNITS
+from softperm.data.features import structural_features
+from softperm.data.formats import GraphFile, read_graphs
+from softperm.data.formats.tables import as_number
+from softperm.data.vocabulary import Label, Vocabulary
+from softperm.errors import GraphError
+from softperm.training.data import TrainingData, divide
+from softperm.training.targets import encode_answers, encode_classes, encode_numbers, find_classes
+from softperm.training.tasks import Classification, MultiLabel, Regression, Task
+
+TASKS = ("classification", "multilabel", "regression")
+MAX_CLASSES = 20  # whole numbers with more distinct values than this are taken for measurements
+METRICS = {"ogbg-molpcba": "average_precision"}
+"""Metrics of yes-or-no answers where it is not ROC-AUC."""
+
+_MOLECULES = {"ogbg-molhiv": "ogb", "ogbg-molpcba": "ogb", "QM9": "qm9"}
+
+
+def is_dataset(source: str) -> bool:
+    """Whether a source is the name of a dataset rather than a path: no such path, and no suffix."""
+    path = Path(source)
+    if path.exists():
+        return False
+    return as_spelt_here(source) is not None or (path.name == source and not path.suffix)
+
+
+def read_file(
+    path: Path,
+    targets: Sequence[str] | None,
+    smiles_column: str | None,
+    symmetrise: bool,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> GraphFile:
+    """The graphs of a file with the targets to learn: those named, or the only one there is."""
+    file = read_graphs(
+        path, target=targets, smiles_column=smiles_column, symmetrise=symmetrise, progress=progress
+    )
+    if not file.targets:
+        raise ValueError(f"{path} has no targets to learn from")
+    if targets is None and len(file.targets) > 1:
+        names = ", ".join(file.targets)
+        raise ValueError(f"{path} has these targets: {names}; name what to learn with --target")
+    return file
+
+
+def from_file(
+    file: GraphFile, task: str, *, test_fraction: float, validation_fraction: float, seed: int
+) -> TrainingData:
+    """Training data from the graphs of a file.
+
+    Args:
+        file: graphs and the targets to learn.
+        task: ``classification``, ``multilabel`` or ``regression``; see :func:`choose_task`.
+        test_fraction: share of the graphs to test on.
+        validation_fraction: share of the others to validate on.
+        seed: of the random split.
+    """
+    columns = list(file.targets.values())
+    classes = None
+    if task == "classification":
+        classes = find_classes(columns[0])
+        y = encode_classes(columns[0], classes)
+    else:
+        encode = encode_answers if task == "multilabel" else encode_numbers
+        y = encode(np.stack(columns, axis=1))
+    split = divide(y, classes, test_fraction, validation_fraction, seed)
+    vocabulary, graphs = _encode_file(file, split.test)
+    return TrainingData(
+        graphs,
+        y,
+        _task(task, y[split.train], classes, "roc_auc"),
+        split,
+        vocabulary,
+        name=file.name,
+        ids=file.ids,
+        target_names=tuple(file.targets),
+        classes=classes,
+        target_shape=() if len(columns) == 1 else (len(columns),),
+    )
+
+
+def _encode_file(file: GraphFile, test: Tensor) -> tuple[Vocabulary, Collection]:
+    """The vocabulary of all graphs but the test graphs, and all graphs encoded by it."""
+    tested = set(test.tolist())
+    vocabulary = Vocabulary.learn([g for i, g in enumerate(file.graphs) if i not in tested])
+    try:
+        vocabulary.check(file.graphs)
+    except GraphError as error:
+        hint = "this graph was held out for testing, and no training graph has the same fields"
+        remedy = "choose another seed, or a test fraction of 0"
+        raise GraphError(error.index, f"{error.problem}; {hint}: {remedy}") from None
+    return vocabulary, vocabulary.encode(file.graphs)
+
+
+def from_dataset(
+    dataset: Dataset,
+    targets: Sequence[str] | None,
+    *,
+    test_fraction: float | None,
+    validation_fraction: float | None,
+    seed: int,
+) -> TrainingData:
+    """Training data from a dataset.
+
+    Args:
+        dataset: the dataset.
+        targets: the targets to learn; all by default, except that QM9's must be named.
+        test_fraction: share of the graphs to test on; None for the official split if the dataset
+            has one, else 0.1.
+        validation_fraction: share of the others to validate on; None likewise.
+        seed: of a random split.
+
+    Raises:
+        ValueError: the dataset has no such target.
+    """
+    columns = _columns(dataset, targets)
+    names = tuple(dataset.target_names[c] for c in columns)
+    classes = None
+    y = dataset.y
+    if dataset.task == "classification":
+        classes = np.array(_labels(dataset.class_names))
+    elif columns != list(range(len(dataset.target_names))):
+        y = y[:, columns]
+    split = dataset.official_split
+    if split is None or test_fraction is not None or validation_fraction is not None:
+        shares = [0.1 if share is None else share for share in (test_fraction, validation_fraction)]
+        split = divide(y, classes, *shares, seed)
+    metric = METRICS.get(dataset.name, "roc_auc")
+    return TrainingData(
+        dataset.collection,
+        y,
+        _task(dataset.task, y[split.train], classes, metric),
+        split,
+        vocabulary_of(dataset),
+        name=dataset.name,
+        ids=tuple(map(str, range(len(dataset)))),
+        target_names=names,
+        classes=classes,
+        target_shape=() if len(names) == 1 and dataset.task != "multilabel" else (len(names),),
+        molecules=_MOLECULES.get(dataset.name),
+        unit=QM9_UNITS.get(names[0]) if dataset.name == "QM9" and len(names) == 1 else None,
+        content=dataset.fingerprint,
+    )
+
+
+def _task(kind: str, train: Tensor, classes: np.ndarray | None, metric: str) -> Task:
+    if kind == "classification":
+        assert classes is not None
+        return Classification(len(classes))
+    if kind == "multilabel":
+        return MultiLabel(train.shape[1], metric)
+    return Regression.of(train)
+
+
+def _columns(dataset: Dataset, targets: Sequence[str] | None) -> list[int]:
+    """The columns of the named targets, in the order given."""
+    names = dataset.target_names
+    if targets is None and dataset.name != "QM9":
+        return list(range(len(names)))
+    column_of = {name.lower(): c for c, name in enumerate(names)}
+    for name in targets or [""]:
+        if name.lower() not in column_of:
+            raise ValueError(
+                f"{dataset.name} has the targets {', '.join(names)}; name what to learn with "
+                f"--target" + (f", not {name!r}" if name else "")
+            )
+    return list(dict.fromkeys(column_of[name.lower()] for name in targets or []))
+
+
+def vocabulary_of(dataset: Dataset) -> Vocabulary:
+    """The labels of a dataset in the order of their codes, and its attribute sizes."""
+    graphs = dataset.collection
+    return Vocabulary(
+        labels=tuple(map(_labels, dataset.meta.label_values)),
+        edge_labels=tuple(map(_labels, dataset.meta.edge_label_values)),
+        x_size=0 if graphs.x is None else graphs.x.shape[1],
+        edge_attr_size=0 if graphs.edge_attr is None else graphs.edge_attr.shape[1],
+        weighted=graphs.edge_weight is not None,
+    )
+
+
+def _labels(names: Sequence[str]) -> tuple[Label, ...]:
+    """Whole numbers if all names are, as a file's labels would be; else the names."""
+    numbers = [as_number(name) for name in names]
+    return tuple(numbers) if all(isinstance(n, int) for n in numbers) else tuple(names)  # type: ignore[arg-type]
+
+
+def class_values(dataset: Dataset) -> np.ndarray:
+    """The class of each graph of a dataset, as a file of it would give it."""
+    return np.array(_labels(dataset.class_names))[dataset.y.numpy()]
+
+
+def encode_dataset(
+    name: str, root: Path | None, vocabulary: Vocabulary
+) -> tuple[Dataset, Collection]:
+    """A dataset, and its graphs encoded for a model trained with another vocabulary.
+
+    Labels outside the vocabulary get the code −1, with one warning.
+
+    Raises:
+        ValueError: its graphs do not carry what the training graphs did.
+    """
+    attributes = vocabulary.x_size > 0
+    dataset = load_dataset(name, root, attributes=attributes, progress=True)
+    graphs, own = dataset.collection, vocabulary_of(dataset)
+    for what, ours, theirs in (
+        ("columns of vertex labels", len(own.labels), len(vocabulary.labels)),
+        ("columns of edge labels", len(own.edge_labels), len(vocabulary.edge_labels)),
+        ("vertex attributes", own.x_size, vocabulary.x_size),
+        ("edge attributes", own.edge_attr_size, vocabulary.edge_attr_size),
+    ):
+        if ours != theirs:
+            raise ValueError(
+                f"{dataset.name} has {ours} {what}, but the model was trained on graphs with "
+                f"{theirs}; predict for graphs with the same fields as in training"
+            )
+    weight = torch.ones(graphs.edge_index.shape[1]) if vocabulary.weighted else None
+    label = _recode(graphs.label, own.labels, vocabulary.labels)
+    edge_label = _recode(graphs.edge_label, own.edge_labels, vocabulary.edge_labels)
+    unseen = [
+        0 if codes is None else int((codes < 0).any(1).sum()) for codes in (label, edge_label)
+    ]
+    if any(unseen):
+        warnings.warn(
+            f"{unseen[0]} vertices and {unseen[1] // 2} edges of {dataset.name} have labels that "
+            "training did not see; these count as no label",
+            stacklevel=2,
+        )
+    return dataset, replace(
+        graphs,
+        label=label,
+        label_sizes=tuple(map(len, vocabulary.labels)),
+        edge_label=edge_label,
+        edge_label_sizes=tuple(map(len, vocabulary.edge_labels)),
+        edge_weight=weight,
+    )
+
+
+def _recode(
+    codes: Tensor | None,
+    own: tuple[tuple[Label, ...], ...],
+    wanted: tuple[tuple[Label, ...], ...],
+) -> Tensor | None:
+    """Codes of labels by another vocabulary; −1 for labels outside it."""
+    if codes is None or own == wanted:
+        return codes
+    columns = []
+    for column, ours, theirs in zip(codes.long().T, own, wanted, strict=True):
+        code_of = {value: code for code, value in enumerate(theirs)}
+        columns.append(torch.tensor([code_of.get(value, -1) for value in ours])[column])
+    return torch.stack(columns, dim=1)
+
+
+def encode_molecules(kind: str, smiles: Sequence[str]) -> Collection:
+    """Molecules with the atom and bond features of OGB (``ogb``) or of QM9 (``qm9``)."""
+    from softperm.data.datasets.molecules import OGB, encode, parse_smiles
+
+    if kind == "qm9":
+        from softperm.data.datasets.qm9_molecules import QM9, SmilesBatch, encode_smiles
+
+        encoding, (molecules, _) = QM9, encode_smiles(SmilesBatch(0, tuple(smiles)))
+    else:
+        encoding = OGB
+        parsed = [parse_smiles(text, f"graph {i}") for i, text in enumerate(smiles)]
+        molecules = encode(parsed, OGB)
+    ptr, edge_ptr = (
+        torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+        for counts in (molecules.sizes, molecules.edge_counts)
+    )
+    edges = torch.from_numpy(molecules.edge_index).long()
+    shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff())
+    return Collection(
+        ptr=ptr,
+        edge_ptr=edge_ptr,
+        edge_index=edges,
+        structure=structural_features(edges + shift, ptr),
+        label=torch.from_numpy(molecules.atom).long(),
+        label_sizes=tuple(map(len, encoding.atom_features.values())),
+        edge_label=torch.from_numpy(molecules.bond).long(),
+        edge_label_sizes=tuple(map(len, encoding.bond_features.values())),
+    )
+
+
+def check_task(task: str) -> None:
+    """Raises ValueError unless ``task`` is ``auto`` or a known task."""
+    if task not in ("auto", *TASKS):
+        raise ValueError(f"task must be auto, {', '.join(TASKS[:-1])} or {TASKS[-1]}; got {task!r}")
+
+
+def choose_task(task: str, file: GraphFile) -> str:
+    """The task to learn from a file's targets.
+
+    ``auto`` takes strings, class labels of TUDataset files and at most 20 distinct whole numbers
+    for classes, several columns of 0 and 1 for yes-or-no answers, and other numbers for regression.
+
+    Args:
+        task: ``auto``, ``classification``, ``multilabel`` or ``regression``.
+        file: graphs with the targets to learn.
+
+    Raises:
+        ValueError: the targets do not fit the task.
+    """
+    check_task(task)
+    task = _guess(file) if task == "auto" else task
+    several = len(file.targets) > 1
+    if several != (task == "multilabel") and task != "regression":
+        raise ValueError(
+            f"task {task} takes {'several targets' if task == 'multilabel' else 'one target'}; "
+            f"got {', '.join(file.targets)}"
+        )
+    for name, column in file.targets.items():
+        if task == "regression" and column.dtype.kind == "U":
+            graph, word = _first_word(column, file)
+            raise ValueError(f"task regression takes numbers; {name} of graph {graph} is {word!r}")
+        needed = task == "classification" or column.dtype.kind == "U"
+        _refuse(name, "missing", missing_values(column) if needed else None, file)
+        _refuse(name, "infinite", np.isinf(column) if column.dtype.kind == "f" else None, file)
+    _warn_missing(file)
+    for name, column in file.targets.items():
+        _warn_words(name, column, file)
+    return task
+
+
+def describe_task(task: str, file: GraphFile) -> str:
+    """The targets of a file and how they are learnt, in one line.
+
+    Example:
+        ``target mass: regression (312 distinct numbers)``
+    """
+    names = ", ".join(file.targets)
+    if len(file.targets) > 1:
+        return f"targets {names}: {task}"
+    (column,) = file.targets.values()
+    distinct = len(np.unique(column[~missing_values(column)]))
+    words = "classes" if task == "classification" else "distinct numbers"
+    return f"target {names}: {task} ({distinct} {words})"
+
+
+def missing_values(column: np.ndarray) -> np.ndarray:
+    """Where a target is missing: NaN, or an empty string."""
+    return np.isnan(column) if column.dtype.kind == "f" else column == ""
+
+
+def _guess(file: GraphFile) -> str:
+    columns = [column[~missing_values(column)] for column in file.targets.values()]
+    if len(columns) > 1:
+        answers = all(c.dtype.kind in "if" and np.isin(c, (0, 1)).all() for c in columns)
+        return "multilabel" if answers else "regression"
+    ((name, column),) = file.targets.items()
+    values = column[~missing_values(column)]
+    if values.dtype.kind not in "if":
+        return "classification"
+    few = name in file.class_targets or len(np.unique(values)) <= MAX_CLASSES
+    return "classification" if few and (values == values.round()).all() else "regression"
+
+
+def _warn_missing(file: GraphFile) -> None:
+    """Warns, once for all targets, of graphs without a value."""
+    gaps = {name: missing_values(column) for name, column in file.targets.items()}
+    gaps = {name: missing for name, missing in gaps.items() if missing.any()}
+    if gaps:
+        target, missing = next(iter(gaps.items()))
+        graph = file.ids[int(missing.argmax())]
+        others = f" (and {len(gaps) - 1} other targets for some)" if len(gaps) > 1 else ""
+        warnings.warn(
+            f"target {target} is missing for {missing.sum()} of {len(missing)} graphs, graph "
+            f"{graph} first{others}: they do not count for it",
+            stacklevel=3,
+        )
+
+
+def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
+    """Warns of words among numbers, and of decimal commas."""
+    if column.dtype.kind != "U":
+        return
+    total = f"of {len(column)} graphs"
+    numbers = sum(as_number(value) is not None for value in column)
+    commas = [value for value in column if as_number(value) is None and _decimal_comma(value)]
+    if len(commas) >= len(column) / 2:
+        warnings.warn(
+            f"target {target} is {str(commas[0])!r} and similar for {len(commas)} {total}, which "
+            "are taken for classes: if they are numbers, write them with a decimal point",
+            stacklevel=3,
+        )
+    if len(column) / 2 <= numbers < len(column):
+        graph, word = _first_word(column, file)
+        warnings.warn(
+            f"target {target} is a number for {numbers} {total}, but {word!r} for graph {graph}: "
+            "all are taken for classes",
+            stacklevel=3,
+        )
+
+
+def _decimal_comma(word: str) -> bool:
+    return word.count(",") == 1 and as_number(word.replace(",", ".")) is not None
+
+
+def _first_word(column: np.ndarray, file: GraphFile) -> tuple[str, str]:
+    """The first graph whose target is not a number, and that target."""
+    index = next((k for k, value in enumerate(column) if as_number(value) is None), 0)
+    return file.ids[index], str(column[index])
+
+
+def _refuse(target: str, fault: str, where: np.ndarray | None, file: GraphFile) -> None:
+    if where is not None and where.any():
+        graph = file.ids[int(where.argmax())]
+        raise ValueError(f"target {target} is {fault} for graph {graph}: leave such graphs out")
