@@ -13,6 +13,7 @@ FILE = "evaluation.json"
 REQUESTED = "asked"  # key of the requested pairs of dataset and system, to which more may be added
 OWN = ""  # in place of a dataset: the user's own graphs
 RUNS = "recipe.final_runs"  # may change; the file holds the smallest requested number
+TITLE = "recipe.title"  # may change
 WRITTEN = ("table.md", "table.csv", "table.tex", "report.html")
 IGNORED = "stack"  # written by earlier versions; it changes no result
 
@@ -69,7 +70,7 @@ def _compatible_requests(
     differences = [
         f"{name} {_short(old, name)} there, {_short(new, name)} now"
         for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) and name != RUNS
+        if old.get(name) != new.get(name) and name not in (RUNS, TITLE)
     ]
     if not differences:
         return requested, runs

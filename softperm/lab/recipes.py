@@ -121,8 +121,8 @@ def grid_points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> l
 
 def recipe_names() -> list[str]:
     """Names of the recipes of the package."""
-    found = {path.stem for home in _HOMES for path in home.glob("*.toml")}
-    return sorted(found - {"published"})
+    names = {path.stem for home in _HOMES for path in home.glob("*.toml")}
+    return sorted(names - {"published"})
 
 
 def read_recipe(name: str) -> Recipe:
@@ -202,11 +202,11 @@ class Quoted:
 def quoted(dataset: str, model: str) -> Quoted | None:
     """The paper's number for a system on a dataset; None if it has none."""
     for table in published().values():
-        found = table.get(model, {}).get(dataset)
-        if isinstance(found, list):
-            return Quoted(found[0], found[1])
-        if found is not None:
-            return Quoted(None, None) if found == "OOR" else Quoted(found, None)
+        number = table.get(model, {}).get(dataset)
+        if isinstance(number, list):
+            return Quoted(number[0], number[1])
+        if number is not None:
+            return Quoted(None, None) if number == "OOR" else Quoted(number, None)
     return None
 
 

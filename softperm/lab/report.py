@@ -89,11 +89,10 @@ def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
     at = {(cell.dataset, cell.model): cell for cell in cells}
     rows = []
     for model in sorted(dict.fromkeys(cell.model for cell in cells), key=_rank):
-        found = [at.get((dataset, model)) for dataset in datasets]
-        rows.append([_title(model), *("" if c is None else shown(c) for c in found)])
+        row = [at.get((dataset, model)) for dataset in datasets]
+        rows.append([_title(model), *("" if c is None else shown(c) for c in row)])
         paper = [
-            quoted(d, model) if c is not None else None
-            for d, c in zip(datasets, found, strict=True)
+            quoted(d, model) if c is not None else None for d, c in zip(datasets, row, strict=True)
         ]
         if any(paper):
             name = f"{_title(model)}, paper (quoted)"

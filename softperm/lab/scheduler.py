@@ -264,7 +264,7 @@ class RayExecutor:
         device: where a worker trains; with ``cuda`` each job reserves a whole GPU, the only one
             that its worker sees.
         address: address of the cluster; None for that of the environment, else this machine.
-        retries: how often a job is tried again.
+        retries: number of further attempts.
     """
 
     device: str = "cpu"

@@ -1,4 +1,4 @@
-"""Every system by name: π-GNN in its variants, and what the paper compares it with."""
+"""All systems by name: π-GNN, its variants, and the baselines."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ _FROM_DATA = (
 
 @dataclass(frozen=True)
 class PiGNNSystem(System):
-    """π-GNN as a system of the comparison: its settings are those of ``ModelConfig``.
+    """π-GNN as a system; its settings are those of ``ModelConfig``.
 
     Attributes:
-        fixed: the settings that make the variant.
+        fixed: the settings of the variant.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Names of the settings that a recipe may give."""
-        given = (*_FROM_DATA, *self.fixed)
-        return tuple(f.name for f in fields(ModelConfig) if f.name not in given)
+        """Names of the settings of a recipe; the data and the variant determine all others."""
+        determined = (*_FROM_DATA, *self.fixed)
+        return tuple(f.name for f in fields(ModelConfig) if f.name not in determined)
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raises ValueError if a setting is out of range."""
-        given = {k: v for k, v in settings.items() if k != "capacity"}  # a word, or a number
-        try:
-            ModelConfig.from_dict({"outputs": 1, **given, **self.fixed})
-        except TypeError as problem:
-            raise ValueError(f"{self.title} cannot be built with {given}: {problem}") from None
+        self._config(settings, {"outputs": 1}, largest=1)
 
     def build(self, shape: DataShape, settings: Mapping[str, Any], seed: int) -> nn.Module:
         """A freshly initialised network.
 
         Args:
-            shape: what the training graphs offer.
-            settings: ``capacity`` is the size of the largest training graph unless ``none``.
-            seed: of the initial parameters.
+            shape: sizes and statistics of the training graphs.
+            settings: settings of the model. The default of ``capacity`` is ``auto``, the size of
+                the largest training graph; ``none`` stands for no padding.
+            seed: seed of the initial parameters.
         """
         if unknown := sorted(set(settings) - set(self.settings)):
             raise ValueError(f"{self.title} has no setting {', '.join(unknown)}")
-        given = {name: getattr(shape, name) for name in _FROM_DATA}
-        chosen = {"capacity": "auto", **settings}
-        largest = int(shape.size_percentiles[-1])
-        chosen["capacity"] = {"auto": largest, "none": None}.get(
-            chosen["capacity"], chosen["capacity"]
-        )
-        config = ModelConfig.from_dict({**chosen, **self.fixed, **given})
+        from_data = {name: getattr(shape, name) for name in _FROM_DATA}
+        config = self._config(settings, from_data, largest=int(shape.size_percentiles[-1]))
         statistics = (torch.tensor(shape.structure_mean), torch.tensor(shape.structure_std))
         return build(config, seed, statistics)
 
+    def _config(
+        self, settings: Mapping[str, Any], from_data: Mapping[str, Any], largest: int
+    ) -> ModelConfig:
+        words = {"auto": largest, "none": None}
+        capacity = settings.get("capacity", "auto")
+        capacity = words[capacity] if isinstance(capacity, str) and capacity in words else capacity
+        return ModelConfig.from_dict({**settings, "capacity": capacity, **self.fixed, **from_data})
+
 
 def find_system(name: str) -> System | Kernel:
-    """The system of a name; after a plus the name of a variant, which recipes describe.
+    """The system of a name; ``NAME+VARIANT`` is a variant, whose settings a recipe has.
 
     Raises:
-        ValueError: no system has it; the sentence lists the names there are.
+        ValueError: no system has this name; the message lists all names.
     """
     known = _known()
     base, plus, variant = name.partition("+")
@@ -79,7 +79,7 @@ def find_system(name: str) -> System | Kernel:
 
 
 def system_names() -> list[str]:
-    """All names, the paper's own systems first."""
+    """All names; those of π-GNN come first."""
     return list(_known())
 
 

@@ -191,18 +191,18 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
     by_fold: dict[int, list[Record]] = {fold: [] for fold in range(folds)}
     for record in final:
         by_fold[record.run.fold].append(record)
-    if missing := [fold for fold, found in by_fold.items() if not found]:
+    if missing := [fold for fold, runs in by_fold.items() if not runs]:
         raise UnfinishedError(f"{where}: folds {missing} of {folds} are missing; let it finish")
-    for fold, found in by_fold.items():
-        configurations = {json.dumps(dict(r.run.configuration), sort_keys=True) for r in found}
-        if len(configurations) > 1 or len({r.run.seed for r in found}) < len(found):
+    for fold, runs in by_fold.items():
+        configurations = {json.dumps(dict(r.run.configuration), sort_keys=True) for r in runs}
+        if len(configurations) > 1 or len({r.run.seed for r in runs}) < len(runs):
             raise ValueError(
                 f"{where}: fold {fold} has final runs of several evaluations; report on one"
             )
-    runs = len(by_fold[0])
-    if uneven := [fold for fold, found in by_fold.items() if len(found) != runs]:
+    count = len(by_fold[0])
+    if uneven := [fold for fold, runs in by_fold.items() if len(runs) != count]:
         raise UnfinishedError(f"{where}: folds {uneven} have another number of runs than fold 0")
-    scores = [[_test_score(r, where) for r in found] for found in by_fold.values()]
+    scores = [[_test_score(r, where) for r in runs] for runs in by_fold.values()]
     return Cell(
         dataset=dataset,
         model=model,
@@ -210,7 +210,7 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
         higher_is_better=final[0].higher_is_better,
         scores=tuple(np.mean(s).item() for s in scores) if folds > 1 else tuple(scores[0]),
         folds=folds,
-        runs=runs,
+        runs=count,
         seconds=sum(r.circumstances.seconds for r in group),
         memory=max(r.circumstances.memory for r in group),
         memory_shared_by=max(r.circumstances.memory_shared_by for r in group),

@@ -29,6 +29,8 @@ def test_recipes_name_systems_that_exist(name):
         ("pi-gnn", {"latent_vertices": -3}, "latent_vertices must be a whole number of at least 1"),
         ("pi-gnn", {"normaliser": "softmaxx"}, "normaliser must be one of sinkhorn, softmax"),
         ("pi-gnn", {"capacity": "none", "hidden": "many"}, "hidden must be a whole number"),
+        ("pi-gnn", {"capacity": -3}, "capacity must be a whole number of at least"),
+        ("pi-gnn", {"capacity": "large"}, "capacity must be a whole number of at least"),
         ("pi-gnn", {"decay": 3.0}, "decay must be a number between 0 and 1"),
         ("pi-gnn", {"epochs": [1, 2]}, "epochs must be a whole number of at least 1"),
         ("pi-gnn", {"learning_rate": "fast"}, "learning_rate must be a number above 0; got 'fast'"),

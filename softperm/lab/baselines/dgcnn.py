@@ -31,7 +31,7 @@ class DGCNN(nn.Module):
         features: size F of a vertex's features.
         hidden: size H of the hidden vectors.
         layers: convolutions before the one with a single channel.
-        vertices: number k of vertices kept; at least 10.
+        vertices: number k of vertices that are kept; at least 10.
         outputs: number C of outputs.
     """
 
@@ -63,14 +63,14 @@ class DGCNN(nn.Module):
         batch = prepare(batch)
         x = vertex_features(batch).to(self.output.weight.dtype)
         share = 1 / (degree(x, batch.edge_index) + 1)  # (V, 1)
-        found = []
+        vectors = []
         for linear in self.linears:
             y = linear(x)
             x = torch.tanh(share * (sum_neighbours(y, batch.edge_index) + y))
-            found.append(x)
+            vectors.append(x)
         owner, graphs = owners(batch.ptr, len(x)), batch.ptr.numel() - 1
-        rows = torch.cat(found, dim=1)  # (V, width)
-        kept = rows.new_zeros(graphs, self.sort.k * rows.shape[1])  # (B, k · width)
+        rows = torch.cat(vectors, dim=1)  # (V, width)
+        sorted_rows = rows.new_zeros(graphs, self.sort.k * rows.shape[1])  # (B, k · width)
         if len(rows):  # PyG's sorting needs a vertex
-            kept = self.sort(rows, owner, dim_size=graphs)
-        return self.output(self.dropout(self.reading(kept[:, None]), batch.ptr[-1]))
+            sorted_rows = self.sort(rows, owner, dim_size=graphs)
+        return self.output(self.dropout(self.reading(sorted_rows[:, None]), batch.ptr[-1]))

@@ -118,7 +118,7 @@ def first_eigenvector(
     phi = torch.zeros(vertices, dtype=torch.float64, device=ptr.device)
     owner = owners(ptr, vertices)
     local = torch.arange(vertices, device=ptr.device) - ptr[owner]
-    width = (sizes + 7) // 8 * 8  # a few widths, so that a few calls do all graphs
+    width = (sizes + 7) // 8 * 8  # few widths, so that few calls suffice
     for n in width.unique().tolist():
         chosen = (width == n).nonzero()[:, 0]  # (b,)
         needed, remedy = len(chosen) * n * n * 32, "leave the large graphs out"
@@ -143,5 +143,5 @@ def _eigenvectors(
     diagonal = torch.where(beyond, 4.0 * n, adjacency.sum(2))  # places without vertex come last
     values, vectors = torch.linalg.eigh(torch.diag_embed(diagonal) - adjacency)
     index = (values < 1e-6).sum(1)  # (b,)
-    found = vectors[torch.arange(b, device=sizes.device), :, index.clamp(max=n - 1)]
-    return torch.where((index < sizes)[:, None], found, 0.0)
+    vector = vectors[torch.arange(b, device=sizes.device), :, index.clamp(max=n - 1)]
+    return torch.where((index < sizes)[:, None], vector, 0.0)

@@ -32,7 +32,7 @@ class SAGEBlock(nn.Module):
         features: size F of the input.
         hidden: size of each round.
         size: size of the output.
-        rounds: how many.
+        rounds: number of rounds.
     """
 
     def __init__(self, features: int, hidden: int, size: int, rounds: int = 3) -> None:
@@ -47,11 +47,11 @@ class SAGEBlock(nn.Module):
         self, x: Float[Tensor, "K F"], mean: Mean, count: Int[Tensor, ""]
     ) -> Float[Tensor, "K H"]:
         """New vectors of all vertices, given the mean over neighbours."""
-        found = []
+        vectors = []
         for own, others, norm in zip(self.own, self.others, self.norms, strict=True):
             x = norm(own(x) + others(mean(x)), count)
-            found.append(x)
-        return self.last(torch.cat(found, dim=1))
+            vectors.append(x)
+        return self.last(torch.cat(vectors, dim=1))
 
 
 class DiffPool(nn.Module):
@@ -64,7 +64,7 @@ class DiffPool(nn.Module):
     the largest training graph; three rounds of GraphSAGE (mean) with batch normalisation in
     each network; the maximum over vertices after each level, side by side; 50 hidden units. The
     paper's two side objectives, link prediction :math:`\|A - S S^\top\|_F` over the number of
-    entries, and the entropy of S, are added to whatever loss the outputs get: see :func:`carry`.
+    entries, and the entropy of S, are added to the loss of the outputs: see :func:`carry`.
 
     Args:
         features: size F of a vertex's features.

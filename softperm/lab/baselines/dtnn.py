@@ -14,11 +14,11 @@ from softperm.lab.baselines.pairs import Pairs, all_pairs, bond_distance, count_
 from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 
 Distance = Callable[[GraphBatch, Pairs], Float[Tensor, " K"]]
-"""How far apart the vertices of each pair are."""
+"""Computes the distance of each pair of vertices."""
 
 
 class DTNN(nn.Module):
-    r"""Every atom is refined by all others, through their distances.
+    r"""Each atom is updated by all others, weighted by functions of their distances.
 
     .. math:: c_i \leftarrow c_i + \sum_{j \ne i} \tanh W \big((W_c c_j + b_c)
         \circ (W_d \hat d_{ij} + b_d)\big), \qquad y = \sum_i \text{MLP}(c_i)
@@ -32,10 +32,10 @@ class DTNN(nn.Module):
     Args:
         features: size F of a vertex's features.
         outputs: number C of outputs.
-        distance: how far apart two vertices are.
+        distance: computes the distances of pairs of vertices.
         hidden: size H of an atom's vector.
         factors: size of the product of vector and distance.
-        rounds: how often atoms are refined.
+        rounds: number of rounds.
         furthest: centre of the last Gaussian.
         memory_limit: bytes that a training step may need.
     """

@@ -56,15 +56,13 @@ class ECC(nn.Module):
 
     Edges without attributes have the constant 1. Convolutions are followed by batch normalisation,
     ReLU and dropout, as in the paper and in Errica et al.; dropout before the last layer is their
-    0.1. All convolutions see the whole graph, where the paper, and Errica et al. with it, put a
-    pyramid of coarsened graphs between them. It is left out because what it gives is no function
-    of the graph: it keeps the vertices where the Laplacian's last eigenvector is positive, and
-    that depends on the order of vertices wherever the eigenvalue is multiple (every complete graph,
-    which is many a graph of IMDB and COLLAB) or the sign is anyone's choice; the law that all
-    systems here obey would not hold. It also inverts a dense matrix for each graph, for which
-    Errica et al. ran out of resources on the large collections. The optimiser is Adam, as for all
-    systems here, where they take gradient descent with a decay of its own; so numbers of this
-    network are not to be held against theirs.
+    0.1. All convolutions use the whole graph. The pyramid of coarsened graphs of the paper and of
+    Errica et al. is left out, because it is not a function of the graph: it selects vertices by the
+    sign of the Laplacian's last eigenvector, which depends on the order of vertices where the
+    eigenvalue is multiple (all complete graphs, many of which are in IMDB and COLLAB), and whose
+    sign is arbitrary. It also inverts a dense matrix for each graph; Errica et al. ran out of
+    resources on the large datasets. The optimiser is Adam, as for all systems here; they use
+    gradient descent with its own decay. Results of this network cannot be compared with theirs.
 
     Args:
         features: size F of a vertex's features.

@@ -83,8 +83,8 @@ class GIN(nn.Module):
         count: Int[Tensor, ""] = batch.ptr[-1]
         eps = self.learns_eps * self.eps  # (L,)
         x = self.mlps[0](vertex_features(batch).to(eps.dtype), count)  # (V, H)
-        made = [x]
+        layers = [x]
         for k, mlp in enumerate(self.mlps[1:]):
             x = mlp((1 + eps[k]) * x + sum_neighbours(x, batch.edge_index), count)
-            made.append(x)
-        return made
+            layers.append(x)
+        return layers

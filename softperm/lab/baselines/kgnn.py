@@ -24,13 +24,13 @@ class SetRounds(nn.Module):
 
     .. math:: x_s' = \text{ReLU}\Big(\text{BN}(W_1 x_s + W_2 \sum_{t \in N(s)} x_t)\Big)
 
-    Batch normalisation (BN) is not the paper's: without it, what a set holds of its own drowns in
-    what comes from below, and no ReLU bends where it matters.
+    Batch normalisation (BN) is not in the paper: without it the initial vectors of sets dominate,
+    and the ReLUs hardly act.
 
     Args:
-        features: size of what a set begins with.
+        features: size of a set's initial vector.
         hidden: size H of its vector.
-        rounds: how often.
+        rounds: number of rounds.
     """
 
     def __init__(self, features: int, hidden: int, rounds: int) -> None:
@@ -52,7 +52,7 @@ class SetRounds(nn.Module):
 
 
 class HierarchicalGNN(nn.Module):
-    r"""GNNs on vertices, on pairs, on triples, each beginning with what those before found.
+    r"""GNNs on vertices, pairs and triples, each initialised with the vectors of the one before.
 
     .. math:: x_s = \big[\text{type}(s), \sum_{u \subset s, |u| = |s| - 1} x_u\big]
 
@@ -171,18 +171,18 @@ def count_subsets(sizes: Int[Tensor, " B"], k: int) -> Int[Tensor, " B"]:
 def subsets(batch: GraphBatch, k: int) -> Subsets:
     """The sets of k = 1, 2 or 3 vertices of each graph of a batch."""
     device = batch.ptr.device
-    made = torch.arange(int(batch.ptr[-1]), device=device)[:, None]  # (V, 1)
-    owner = owners(batch.ptr, len(made))
+    members = torch.arange(int(batch.ptr[-1]), device=device)[:, None]  # (V, 1)
+    owner = owners(batch.ptr, len(members))
     for _ in range(k - 1):  # each set once more for every vertex below its lowest
-        lowest = made[:, 0] - batch.ptr[owner]  # (K,)
-        parent = torch.repeat_interleave(torch.arange(len(made), device=device), lowest)
+        lowest = members[:, 0] - batch.ptr[owner]  # (K,)
+        parent = torch.repeat_interleave(torch.arange(len(members), device=device), lowest)
         begin = torch.cat([lowest.new_zeros(1), lowest.cumsum(0)])
         vertex = torch.arange(len(parent), device=device) - begin[parent]
         owner = owner[parent]
-        made = torch.cat([(vertex + batch.ptr[owner])[:, None], made[parent]], dim=1)
+        members = torch.cat([(vertex + batch.ptr[owner])[:, None], members[parent]], dim=1)
     ptr = torch.cat([batch.ptr.new_zeros(1), _choose(batch.ptr.diff(), k).cumsum(0)])
-    order = number_of(made, owner, batch.ptr, ptr).argsort()
-    return Subsets(made[order], ptr)
+    order = number_of(members, owner, batch.ptr, ptr).argsort()
+    return Subsets(members[order], ptr)
 
 
 def number_of(
@@ -191,7 +191,7 @@ def number_of(
     ptr: Int[Tensor, " B1"],
     set_ptr: Int[Tensor, " B1"],
 ) -> Int[Tensor, " K"]:
-    """Where the set of the given ascending vertices stands."""
+    """The number of each set, given its vertices in ascending order."""
     local = members - ptr[owner, None]
     return set_ptr[owner] + sum(_choose(local[:, i], i + 1) for i in range(members.shape[1]))
 
@@ -208,7 +208,7 @@ def local_neighbours(batch: GraphBatch, sets: Subsets) -> Int[Tensor, "2 M"]:
     row, col = batch.edge_index
     degree = torch.bincount(row, minlength=len(owner))
     begin = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-    found = []
+    pairs = []
     for i in range(k):
         leaving = members[:, i]  # (K,)
         home = torch.repeat_interleave(torch.arange(len(members), device=device), degree[leaving])
@@ -220,16 +220,16 @@ def local_neighbours(batch: GraphBatch, sets: Subsets) -> Int[Tensor, "2 M"]:
         other = members[home].clone()
         other[:, i] = coming
         other = other.sort(dim=1).values
-        found.append(torch.stack([home, number_of(other, owner[coming], batch.ptr, sets.ptr)]))
-    return torch.cat(found, dim=1)
+        pairs.append(torch.stack([home, number_of(other, owner[coming], batch.ptr, sets.ptr)]))
+    return torch.cat(pairs, dim=1)
 
 
 def parts(batch: GraphBatch, sets: Subsets, smaller: Subsets) -> Int[Tensor, "K k"]:
     """The sets of one vertex less that each set holds."""
     k = sets.members.shape[1]
     owner = owners(batch.ptr, int(batch.ptr[-1]))[sets.members[:, 0]]
-    kept = [[j for j in range(k) if j != i] for i in range(k)]
-    numbers = [number_of(sets.members[:, j], owner, batch.ptr, smaller.ptr) for j in kept]
+    others = [[j for j in range(k) if j != i] for i in range(k)]
+    numbers = [number_of(sets.members[:, j], owner, batch.ptr, smaller.ptr) for j in others]
     return torch.stack(numbers, dim=1)
 
 
@@ -255,7 +255,7 @@ def edges_within(
 
 def _choose(n: Int[Tensor, " K"], k: int) -> Int[Tensor, " K"]:
     """N choose k, of small k."""
-    made = torch.ones_like(n)
+    product = torch.ones_like(n)
     for i in range(k):
-        made = made * (n - i)
-    return torch.where(n >= k, made, 0) // {1: 1, 2: 2, 3: 6}[k]
+        product = product * (n - i)
+    return torch.where(n >= k, product, 0) // {1: 1, 2: 2, 3: 6}[k]

@@ -1,4 +1,4 @@
-"""What the networks share: their inputs, aggregation, readout, dropout and MLPs.
+"""Layers that several networks share: inputs, aggregation, readout, dropout, MLPs.
 
 Shapes never depend on values, so that all of them can be mapped over models by ``torch.vmap``.
 Vertices after ``ptr[-1]`` are padding: they belong to no graph.
@@ -20,23 +20,23 @@ from softperm.ops.normalisation import VertexBatchNorm
 from softperm.ops.ragged import graph_maximum, neighbour_maximum, pool, propagate
 
 Neighbours = Callable[[Float[Tensor, "V F"], Int[Tensor, "2 E"]], Float[Tensor, "V F"]]
-"""What a vertex learns from its neighbours; edges are canonical."""
+"""Aggregates the vectors of each vertex's neighbours; edges are canonical."""
 
 Readout = Callable[[Float[Tensor, "V F"], Int[Tensor, " B1"]], Float[Tensor, "B F"]]
-"""What a graph learns from its vertices."""
+"""Aggregates the vectors of each graph's vertices."""
 
 
 def vertex_features(batch: GraphBatch) -> Float[Tensor, "V F"]:
-    """Attributes where the graphs have them (one-hot labels included), else the degree.
+    """Attributes of the vertices, including one-hot labels; the degree if graphs have none.
 
-    So do Errica et al.: labels and attributes on chemical collections, degrees on social ones.
+    Errica et al. use labels and attributes on chemical datasets, degrees on social ones.
 
     Raises:
-        ValueError: labels came as codes, which would otherwise be passed over in silence.
+        ValueError: labels are given as codes, which would be ignored.
     """
     if getattr(batch, "label", None) is not None:
         raise ValueError(
-            "the systems read labels as one-hot vectors, but the batch carries codes in `label`: "
+            "the systems use labels as one-hot vectors, but the batch carries codes in `label`: "
             "take batches of a Collection with codes=False"
         )
     x = getattr(batch, "x", None)
@@ -44,7 +44,7 @@ def vertex_features(batch: GraphBatch) -> Float[Tensor, "V F"]:
 
 
 def edge_features(batch: GraphBatch) -> Float[Tensor, "E Fe"]:
-    """Attributes of the edges where the graphs have them, else the constant 1."""
+    """Attributes of the edges; the constant 1 if graphs have none."""
     given = getattr(batch, "edge_attr", None)
     if given is None or given.shape[1] == 0:
         return batch.structure.new_ones(batch.edge_index.shape[1], 1)
@@ -117,10 +117,10 @@ def edge_conditioned_sum(
 class Dropout(nn.Module):
     """Dropout whose randomness is part of the module: a function of its seed and its steps.
 
-    Torch's dropout draws from a global generator, so that a model trained beside others, or
-    resumed, would see other zeros than alone. Here entry (i, j) of step t is dropped when a hash
-    of (seed, t, i, j) falls below the rate; rate, seed and step are buffers, which travel with the
-    weights and may differ between models trained side by side. An empty batch is no step.
+    Torch's dropout draws from a global generator, so that a model in a stack, or a resumed one,
+    would drop other entries than alone. Here entry (i, j) of step t is dropped when a hash of
+    (seed, t, i, j) falls below the rate. Rate, seed and step are buffers: they are saved with the
+    weights and may differ between the models of a stack. An empty batch is no step.
 
     Args:
         rate: probability with which an entry is dropped; the others grow by 1 / (1 − rate).
@@ -183,8 +183,8 @@ class VertexMLP(nn.Module):
 class Layered(nn.Module):
     """Rounds of message passing side by side, max readout, two fully-connected layers.
 
-    This is the frame of Errica et al. for GraphSAGE; GCN stands in the same one, so that only
-    the aggregation differs.
+    Errica et al. use this architecture for GraphSAGE; here GCN has it too, so that only the
+    aggregation differs.
 
     Args:
         layers: each turns vectors (V, F) and edges into ReLU'd vectors (V, H).
@@ -202,11 +202,11 @@ class Layered(nn.Module):
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
         x = vertex_features(batch).to(self.output.weight.dtype)
-        found = []
+        vectors = []
         for layer in self.layers:
             x = layer(x, batch.edge_index)  # (V, H)
-            found.append(x)
-        graph = max_readout(torch.cat(found, dim=1), batch.ptr)  # (B, L · H)
+            vectors.append(x)
+        graph = max_readout(torch.cat(vectors, dim=1), batch.ptr)  # (B, L · H)
         return self.output(torch.relu(self.hidden(graph)))
 
 

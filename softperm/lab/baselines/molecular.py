@@ -37,9 +37,9 @@ class Molecular(nn.Module):
         rounds: each turns vectors (V, H) and the batch into vectors (V, H).
         head: outputs (B, C) from the graphs' vectors (B, H).
         dropout: rate after each round.
-        residual: whether a round is added to what was there before.
+        residual: whether rounds have residual connections.
         relu_last: whether the last round too ends in a ReLU.
-        readout: what a graph learns from its vertices.
+        readout: aggregates the vertices of each graph.
     """
 
     def __init__(

@@ -44,14 +44,14 @@ class EdgeNetwork(nn.Module):
     def forward(
         self, x: Float[Tensor, "V H"], edge_index: Int[Tensor, "2 K"], units: Float[Tensor, "K U1"]
     ) -> Float[Tensor, "V H"]:
-        """What each vertex receives."""
+        """The sum of messages to each vertex."""
         weight = torch.cat([self.theta.weight.T, self.theta.bias[None]])  # (U + 1, H²)
         weight = weight.unflatten(1, (x.shape[1], x.shape[1]))
         return edge_conditioned_sum(x, edge_index, units, weight) + self.own(x) + self.bias
 
 
 class MPNN(nn.Module):
-    r"""Messages through matrices made of the edge, a GRU for each vertex, and Set2Set.
+    r"""Messages through matrices that depend on the edge, a GRU update, and Set2Set.
 
     .. math:: m_i = b + W x_i + \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j, \quad
         x_i \leftarrow \text{GRU}(x_i, \text{ReLU}(m_i)), \quad y = \text{MLP}(\text{Set2Set}(x))

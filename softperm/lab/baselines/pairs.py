@@ -1,4 +1,4 @@
-"""Ordered pairs of vertices within each graph, and how far apart they are."""
+"""Ordered pairs of vertices of each graph, and their distances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pairs:
 
 
 def count_pairs(batch: GraphBatch) -> int:
-    """How many pairs :func:`all_pairs` gives."""
+    """Number of pairs of :func:`all_pairs`."""
     sizes = batch.ptr.diff()
     return int((sizes * (sizes - 1)).sum())
 
@@ -50,9 +50,9 @@ def all_pairs(batch: GraphBatch) -> Pairs:
 def pair_features(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, "K Fe1"]:
     """The attributes of the edge between two vertices, and whether there is one."""
     given = edge_features(batch)  # (E, Fe)
-    made = given.new_zeros(pairs.index.shape[1], given.shape[1] + 1)
-    made[pairs.edge] = torch.cat([given, torch.ones_like(given[:, :1])], dim=1)
-    return made
+    features = given.new_zeros(pairs.index.shape[1], given.shape[1] + 1)
+    features[pairs.edge] = torch.cat([given, torch.ones_like(given[:, :1])], dim=1)
+    return features
 
 
 def euclidean_distance(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, " K"]:

@@ -28,7 +28,7 @@ class PNARound(nn.Module):
     Args:
         hidden: size H of the vectors.
         edge_size: size of an edge's features.
-        degree_counts: how many training vertices have degree 0, 1, 2, …
+        degree_counts: number of training vertices with degree 0, 1, 2, …
         towers: groups of channels, each with its own messages; a divisor of H.
     """
 

@@ -59,7 +59,7 @@ class PPGN(nn.Module):
         outputs: number C of outputs.
         positions: whether batches carry positions.
         hidden: channels of a block.
-        blocks: how many.
+        blocks: number of blocks.
         memory_limit: bytes that a training step may need.
     """
 
@@ -125,17 +125,17 @@ def pair_tensor(
     local = torch.arange(len(owner), device=ptr.device) - ptr[owner]
     x, e = vertex_features(batch), edge_features(batch)
     (row, col), f = batch.edge_index, x.shape[1]
-    made = x.new_zeros(len(sizes), n, n, f + e.shape[1] + 1 + positions)
-    made[owner, local, local, :f] = x
-    made[owner[row], local[row], local[col], f : f + e.shape[1]] = e.to(x.dtype)
-    made[owner[row], local[row], local[col], f + e.shape[1]] = 1.0
+    tensor = x.new_zeros(len(sizes), n, n, f + e.shape[1] + 1 + positions)
+    tensor[owner, local, local, :f] = x
+    tensor[owner[row], local[row], local[col], f : f + e.shape[1]] = e.to(x.dtype)
+    tensor[owner[row], local[row], local[col], f + e.shape[1]] = 1.0
     real = torch.arange(n, device=ptr.device) < sizes[:, None]  # (B, N)
     if positions:
         place = x.new_zeros(len(sizes), n, 3)
         place[owner, local] = batch.pos.to(x.dtype)
         far = (place[:, :, None] - place[:, None]).norm(dim=3)  # (B, N, N)
-        made[..., -1] = far * (real[:, :, None] & real[:, None])
-    return made.movedim(3, 1).contiguous(), real
+        tensor[..., -1] = far * (real[:, :, None] & real[:, None])
+    return tensor.movedim(3, 1).contiguous(), real
 
 
 def _mlp(sizes: Sequence[int]) -> nn.Sequential:

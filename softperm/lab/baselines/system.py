@@ -17,15 +17,15 @@ from softperm.training.settings import TRAINING
 
 GIB = 2**30
 MEMORY_LIMIT = 24 * GIB
-"""Bytes that a system may need for one training step, unless it is told otherwise."""
+"""Default limit on the bytes of one training step."""
 
 
 class TooLarge(ValueError):
-    """A batch that a system cannot process within its memory limit."""
+    """A batch that would exceed the memory limit of a system."""
 
 
 def check_memory(system: str, needed: int, limit: int, sizes: Tensor, remedy: str) -> None:
-    """Refuses a batch before it is built.
+    """Refuses a batch that is too large before allocating anything.
 
     Args:
         system: name of the system.
@@ -55,12 +55,12 @@ class DataShape:
         edge_attribute_size: length d_e of an edge's attributes in a batch; 0 for none.
         largest: vertices of the largest training graph.
         size_percentiles: number of vertices below which 0, 1, …, 100 % of the graphs lie.
-        degree_counts: how many vertices have degree 0, 1, 2, …
+        degree_counts: number of vertices with degree 0, 1, 2, …
         continuous: whether vertices have attributes that are not one-hot labels.
         structure_size: number of structural features.
-        weighted: whether edges carry weights; no system here reads them.
-        positions: whether batches carry positions of vertices.
-        label_sizes: vocabularies of vertex labels that batches carry as codes; none by default.
+        weighted: whether edges have weights; only π-GNN uses them.
+        positions: whether batches have positions of vertices.
+        label_sizes: vocabulary sizes of vertex labels that batches have as codes; none by default.
         edge_label_sizes: the same of edge labels.
         structure_mean: mean of each structural feature over the vertices.
         structure_std: standard deviation of each structural feature over the vertices.
@@ -132,12 +132,12 @@ class System:
     """A network of the comparison.
 
     Attributes:
-        name: as commands and records call it.
-        title: as tables call it.
-        tables: in which of the paper's tables it stands: classification, ogb, qm9.
-        network: makes it from a dataset's shape; its keyword arguments are hyper-parameters.
-        grid: the values of each hyper-parameter among which validation chooses.
-        stackable: whether many of them can be trained side by side.
+        name: name in commands and records.
+        title: name in tables.
+        tables: tables of the paper that have it: classification, ogb, qm9.
+        network: builds the network from a ``DataShape``; keyword arguments are hyper-parameters.
+        grid: values of each hyper-parameter, among which validation selects.
+        stackable: whether networks can be trained in a stack.
         shape_free: hyper-parameters that change no shape; networks of one stack may differ in them.
     """
 
@@ -153,9 +153,9 @@ class System:
         """A freshly initialised network; torch's global random state is left as it was.
 
         Args:
-            shape: what the dataset offers.
-            settings: hyper-parameters by name; those of training are not looked at.
-            seed: of the initial parameters, and of dropout.
+            shape: sizes and statistics of the dataset.
+            settings: hyper-parameters by name; those of training are ignored.
+            seed: seed of the initial parameters and of dropout.
 
         Raises:
             ValueError: a hyper-parameter is unknown.
@@ -180,16 +180,16 @@ class System:
 
 @runtime_checkable
 class KernelEstimator(Protocol):
-    """What a kernel's machine offers."""
+    """An estimator on a precomputed kernel."""
 
     def fit(
         self, collection: Collection, index: Int[Tensor, " b"], y: Shaped[np.ndarray, " b"]
     ) -> KernelEstimator:
-        """Learns from the chosen graphs, whose classes are ``y``."""
+        """Fits the estimator to the selected graphs and their classes ``y``."""
         ...
 
     def predict(self, collection: Collection, index: Int[Tensor, " b"]) -> Shaped[np.ndarray, " b"]:
-        """The class of each of the chosen graphs."""
+        """The class of each of the selected graphs."""
         ...
 
 
@@ -198,11 +198,11 @@ class Kernel:
     """A kernel method of the comparison.
 
     Attributes:
-        name: as commands and records call it.
-        title: as tables call it.
-        tables: in which of the paper's tables it stands.
-        machine: makes the estimator; its keyword arguments are hyper-parameters.
-        grid: the values of each hyper-parameter among which validation chooses.
+        name: name in commands and records.
+        title: name in tables.
+        tables: tables of the paper that have it.
+        machine: builds the estimator; keyword arguments are hyper-parameters.
+        grid: values of each hyper-parameter, among which validation selects.
     """
 
     name: str
@@ -217,5 +217,5 @@ class Kernel:
         return tuple(inspect.signature(self.machine).parameters)
 
     def build(self, settings: Mapping[str, Any]) -> KernelEstimator:
-        """An estimator that has seen nothing."""
+        """An estimator that is not fitted."""
         return self.machine(**settings)

@@ -293,13 +293,13 @@ class _Methods:
         held = max(2, round(self.config.held_out * len(order)))
         return order[held:], order[:held]
 
-    def _compare(self, method: str, p: int | None, made: Sequence[np.ndarray]) -> Results:
+    def _compare(self, method: str, p: int | None, distances: Sequence[np.ndarray]) -> Results:
         """The fidelity of each seed's distances, over all graphs and over its held-out ones."""
-        held_out = [self._split(seed)[1].numpy() for seed in range(len(made))]
-        everywhere = tuple(fidelity(d, self.distances) for d in made)
+        held_out = [self._split(seed)[1].numpy() for seed in range(len(distances))]
+        everywhere = tuple(fidelity(d, self.distances) for d in distances)
         outside = tuple(
             fidelity(d[np.ix_(h, h)], self.distances[np.ix_(h, h)])
-            for d, h in zip(made, held_out, strict=True)
+            for d, h in zip(distances, held_out, strict=True)
         )
         results = {"all": everywhere, "held": outside}
         return {part: MethodResult(method, p, runs) for part, runs in results.items()}
@@ -346,12 +346,12 @@ class _Methods:
         """
         models = [self.network(p, seed, self.largest) for seed in range(self.config.seeds)]
         losses = self._train(models)
-        made = [self._distances(model) for model in models]
-        return self._compare("π-GNN", p, made), made[int(np.argmin(losses))]
+        distances = [self._distances(model) for model in models]
+        return self._compare("π-GNN", p, distances), distances[int(np.argmin(losses))]
 
     def learn_distances(self, p: int) -> Results:
         """π-GNN whose vectors' distances regress the true distances of training pairs."""
-        made = []
+        distances = []
         target = torch.from_numpy(self.distances).float().to(self.device)
         for seed in range(self.config.seeds):
             model = self.network(p, seed, self.largest).to(self.device).train()
@@ -367,8 +367,8 @@ class _Methods:
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
-            made.append(float(scale.detach()) * self._distances(model))
-        return self._compare(FOR_DISTANCES, p, made)
+            distances.append(float(scale.detach()) * self._distances(model))
+        return self._compare(FOR_DISTANCES, p, distances)
 
     def baselines(self) -> dict[str, Callable[[], Results]]:
         """The baselines of the paper, by name."""
@@ -380,14 +380,14 @@ class _Methods:
         }
 
     def _permuted(self, name: str, make: Callable[[int, torch.Generator], Tensor]) -> Results:
-        made = []
+        distances = []
         batch = self.collection.batch(torch.arange(len(self.collection)))
         for seed in range(self.config.seeds):
             generator = torch.Generator().manual_seed(seed)
             d = torch.cat([make(int(n), generator) for n in self.collection.sizes])  # (V, n)
             aligned = align_adjacency(d, batch.edge_index, batch.ptr, canonical=True)
-            made.append(vector_distances(aligned.flatten(1).numpy()))
-        return self._compare(name, None, made)
+            distances.append(vector_distances(aligned.flatten(1).numpy()))
+        return self._compare(name, None, distances)
 
     def _random(self, n: int, generator: torch.Generator) -> Tensor:
         """A random hard assignment of n vertices to the places of the largest graph."""

@@ -33,13 +33,13 @@ def curves(results: Sequence[MethodResult]) -> Figure:
         )
         others = list(dict.fromkeys(o.method for o in results if o.method != "π-GNN"))
         for i, method in enumerate(others):
-            found = [o for o in results if o.method == method]
+            group = [o for o in results if o.method == method]
             color = f"C{i + 1}"
-            if found[0].latent_vertices is None:
-                axis.axhline(found[0].mean(name), color=color, linestyle="--", label=method)
+            if group[0].latent_vertices is None:
+                axis.axhline(group[0].mean(name), color=color, linestyle="--", label=method)
                 continue
-            places = [o.latent_vertices for o in found]
-            values, spread = [o.mean(name) for o in found], [o.std(name) for o in found]
+            places = [o.latent_vertices for o in group]
+            values, spread = [o.mean(name) for o in group], [o.std(name) for o in group]
             axis.errorbar(
                 places,
                 values,
@@ -92,7 +92,7 @@ def rows(results: Sequence[MethodResult]) -> list[dict[str, object]]:
 
 
 def _statistics(graphs: Sequence[Data]) -> str:
-    """Sizes of the graphs, beside the paper's."""
+    """Sizes of the graphs and of the paper's graphs."""
     v, e = [int(g.num_nodes or 0) for g in graphs], [g.num_edges // 2 for g in graphs]
     return (
         f", {min(v)} to {max(v)} vertices (mean {np.mean(v):.2f}), {min(e)} to {max(e)} edges "
@@ -136,7 +136,7 @@ def write(
 
 
 def _verdict(study: Study) -> str:
-    """Where the paper's claims are met, where not, and why."""
+    """Which claims of the paper hold, and why others do not."""
     ours = [o for o in study.results if o.method == "π-GNN"]
     low = ", ".join(str(o.latent_vertices) for o in ours if o.mean("mse") < 1)
     lowest = min(o.mean("correlation") for o in ours)
