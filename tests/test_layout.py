@@ -11,7 +11,7 @@ import pytest
 import softperm
 
 PACKAGE = Path(softperm.__file__).parent
-FOUNDATION = ["errors", "files", "jit", "parallel", "progress", "settings"]
+FOUNDATION = ["errors", "files", "jit", "parallel", "progress", "pyg", "settings"]
 ROOMS = [
     "data", "ops", "nn", "training", "estimators", "distance", "search", "explain", "explore",
     "lab", "cli", "__main__",

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from softperm.cli.console import as_text
 from softperm.data.collection import Collection
 from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.estimators.regressor import r_squared
 from softperm.files import write_atomically
+from softperm.pyg import Data
 from softperm.training.checkpoint import read_checkpoint
 from softperm.training.data import TrainingData
 from softperm.training.devices import Fabric

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch_geometric.data import Data
 
 from softperm.errors import GraphError
+from softperm.pyg import Data
 
 Labels = Int[np.ndarray, "..."] | list[int | str]
 SYMMETRISE = "pass symmetrise=True (--symmetrise on the command line)"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch_geometric.data import Batch, Data
 
 from softperm.data.features import structural_features
+from softperm.pyg import Batch, Data
 
 if TYPE_CHECKING:
 

@@ -12,7 +12,6 @@ import networkx as nx
 import numpy as np
 import scipy.sparse
 import torch
-from torch_geometric.data import Batch, Data
 
 from softperm.data.attributes import as_labels, as_rows, attach, graph_from_lists
 from softperm.data.canonical import (
@@ -24,6 +23,7 @@ from softperm.data.canonical import (
 )
 from softperm.data.molecules import raw_graph_from_smiles
 from softperm.errors import GraphError, errors_about_graph
+from softperm.pyg import Batch, Data
 
 
 def as_graph(obj: Any, index: int | None = None, *, symmetrise: bool = False) -> Data:

@@ -17,9 +17,9 @@ from jaxtyping import Int
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Bond, Mol
-    from torch_geometric.data import Data
 
     from softperm.data.canonical import RawGraph
+    from softperm.pyg import Data
 
 
 def from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> Data:

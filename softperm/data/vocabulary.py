@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from softperm.data.canonical import check_same_fields, count_edges, describe_field, width
 from softperm.data.collection import Collection
 from softperm.data.features import structural_features
 from softperm.errors import GraphError, GraphWarning
+from softperm.pyg import Data
 
 Label = int | str
 

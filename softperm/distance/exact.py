@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
-from torch_geometric.data import Data
 
 from softperm.distance.bounds import (
     as_distance,
@@ -36,6 +35,7 @@ from softperm.distance.branch_and_bound import (
 from softperm.distance.local_search import cost_of, descend
 from softperm.distance.pairs import Pair, pack, pair_of, unpack
 from softperm.distance.symmetry import with_orbits
+from softperm.pyg import Data
 
 EFFORT = 2_000_000  # relaxations times squared vertices, about a twentieth of a second
 LARGEST = 192  # vertices up to which there is a search; its memory grows with the cube

@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 from numba import types
 from numba.extending import intrinsic
-from torch_geometric.data import Data
 
 from softperm.errors import GraphError
 from softperm.jit import kernel
+from softperm.pyg import Data
 
 PADDING = -1  # label of a padding vertex, which may be matched with any label
 

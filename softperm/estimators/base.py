@@ -16,7 +16,6 @@ import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
-from torch_geometric.data import Data
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets.splits import Split
@@ -27,6 +26,7 @@ from softperm.estimators.settings import check_settings, choose, parameters
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.progress import progress_bars
+from softperm.pyg import Data
 from softperm.training.data import TrainingData, divide, feature_statistics
 from softperm.training.devices import Fabric, find_device
 from softperm.training.fit import Epoch, fit, predict

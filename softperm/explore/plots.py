@@ -11,9 +11,9 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from torch_geometric.data import Data
 
 from softperm.files import write_atomically
+from softperm.pyg import Data
 from softperm.training.records import Epoch
 from softperm.training.tasks import Task
 

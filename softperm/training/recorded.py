@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from softperm.data.collection import Collection, GraphBatch
+from softperm.pyg import Data
 from softperm.training.capture import Captured
 from softperm.training.stacked_batch import Room, gather
 from softperm.training.tasks import Task, mean_loss

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
-from torch_geometric.data import Data
 
 from softperm.data.collection import Collection
+from softperm.pyg import Data
 from softperm.training.capture import on_device
 from softperm.training.stacked_batch import Room, gather
 

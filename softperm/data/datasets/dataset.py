@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
-from torch_geometric.data import Data
 
 from softperm.data.collection import Collection
 from softperm.data.datasets.catalogue import find_entry
@@ -27,6 +26,7 @@ from softperm.data.datasets.splits import (
 )
 from softperm.data.datasets.store import Store
 from softperm.files import exclusive
+from softperm.pyg import Data
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Int
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from torch_geometric.data import Data
 
 from softperm.data.datasets.dataset import Dataset
 from softperm.data.datasets.statistics import degree_histogram, edge_counts
+from softperm.pyg import Data
 
 FEW = 10  # degrees up to which an axis is linear
 _DRAWABLE = 500  # a drawing of more vertices shows a cloud

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import networkx as nx
 import numpy as np
 from jaxtyping import Int
-from torch_geometric.data import Data
 
 from softperm.data.graphs import as_graph
+from softperm.pyg import Data
 
 # How many random graphs there are of each size, for every choice of the family's parameter.
 BARABASI_ALBERT = {6: 2, 7: 5, 8: 6, 9: 5}  # each with 1, 2 and 3 edges of a new vertex

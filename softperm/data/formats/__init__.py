@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 import numpy as np
-from torch_geometric.data import Data
 
 from softperm.data.canonical import canonicalise, check_same_fields, warn_removed
 from softperm.data.formats.archive import Archive
@@ -25,6 +24,7 @@ from softperm.data.formats.json_lines import read_json_lines
 from softperm.data.formats.tables import Record, as_column, check_targets, read_smiles_table
 from softperm.data.formats.tu import read_tu_graphs
 from softperm.errors import GraphError, errors_about_graph
+from softperm.pyg import Data
 
 Progress = Callable[[int, int | None], None]
 

@@ -13,13 +13,13 @@ import scipy.sparse
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import DTypeLike
-from torch_geometric.data import Data
 
 from softperm.data.canonical import SYMMETRISE
 from softperm.data.collection import slice_graph
 from softperm.data.formats.archive import Archive
 from softperm.data.formats.tables import as_number
 from softperm.errors import GraphError
+from softperm.pyg import Data
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from softperm.data.collection import Collection
 from softperm.data.vocabulary import Vocabulary
@@ -27,6 +26,7 @@ from softperm.nn.alignment import align_adjacency
 from softperm.nn.encoders import GCNEncoder, GINEncoder
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.progress import Report, silent
+from softperm.pyg import Data
 from softperm.training.fit import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Regression
