@@ -1,5 +1,7 @@
 """Configuration of the documentation, which ``make docs`` builds into ``docs/_build/html``."""
 
+import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -33,6 +35,8 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm looks for ipywidgets
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True

@@ -35,7 +35,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Writes the pages when the builder is ready."""
     app.connect("builder-inited", lambda _: write_pages())
     app.connect("autodoc-skip-member", _skip_member)
-    app.connect("doctree-read", _strip_code)
+    app.connect("doctree-read", _set_text)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -45,11 +45,14 @@ def _skip_member(app, kind, name: str, member: object, skip: bool, options) -> b
     return True if not module.startswith("softperm") else None
 
 
-def _strip_code(app, doctree: nodes.document) -> None:
-    """Removes the blank line that doctest needs between an output and the end of the fence."""
+def _set_text(app, doctree: nodes.document) -> None:
+    """Removes the blank line that doctest needs at the end of a fence; keeps 1.2 ± 0.3 on a line."""
     for block in doctree.findall(nodes.literal_block):
         block.rawsource = block.astext().rstrip()
         block.children = [nodes.Text(block.rawsource)]
+    for entry in doctree.findall(nodes.entry):
+        for text in [*entry.findall(nodes.Text)]:
+            text.parent.replace(text, nodes.Text(text.replace(" ± ", "\N{NBSP}±\N{NBSP}")))
 
 
 def write_pages() -> None:
