@@ -46,7 +46,7 @@ def _skip_member(app, kind, name: str, member: object, skip: bool, options) -> b
 
 
 def _set_text(app, doctree: nodes.document) -> None:
-    """Removes the blank line that doctest needs at the end of a fence; keeps 1.2 ± 0.3 on a line."""
+    """Removes the blank line that doctest needs at the end of a fence; keeps "1 ± 2" unbroken."""
     for block in doctree.findall(nodes.literal_block):
         block.rawsource = block.astext().rstrip()
         block.children = [nodes.Text(block.rawsource)]
