@@ -1,20 +1,23 @@
-"""Faster start of a command: modules that few commands use are loaded on first use.
+"""Faster start of a command: large modules that few commands use are loaded on first use.
 
-PyTorch Geometric imports PyTorch's compiler, all its datasets and its language models: more than
-half of the start-up time of ``softperm predict``. This concerns the process of the command alone;
-a program that imports softperm is left as it is.
+PyTorch Geometric imports PyTorch's compiler, all its datasets and its language models, and
+scikit-learn imports pandas and SciPy's statistics: more than half of the start-up time of
+``softperm predict``. This concerns the process of the command alone; a program that imports
+softperm is left as it is.
 """
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
 DEFERRED = {
+    "pandas",
+    "scipy.stats",
     "torch._dynamo",
     "torch_geometric.datasets",
     "torch_geometric.explain",
@@ -23,23 +26,55 @@ DEFERRED = {
     "torch_geometric.nn",
     "torch_geometric.transforms",
 }
+METADATA = {
+    "__cached__", "__class__", "__dict__", "__doc__", "__file__", "__loader__", "__name__",
+    "__package__", "__spec__", "__warningregistry__",
+}  # fmt: skip
+"""Attributes that ``inspect`` and ``warnings`` read from all modules: no reason to load one."""
 
 
-class _Deferring(MetaPathFinder):
-    """Finds the deferred modules, with a loader that runs them at the first use of an attribute."""
+class _DeferredModule(ModuleType):
+    """A module that runs its code when an attribute other than metadata is first read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in METADATA:
+            return super().__getattribute__(name)
+        loader = self.__spec__.loader
+        self.__class__ = ModuleType
+        loader.inner.exec_module(self)
+        return getattr(self, name)
+
+
+class _DeferringLoader(Loader):
+    """Leaves a module unexecuted.
+
+    Args:
+        inner: the loader that executes it later.
+    """
+
+    def __init__(self, inner: Loader) -> None:
+        self.inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = _DeferredModule
+
+
+class _DeferringFinder(MetaPathFinder):
+    """Finds the deferred modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in DEFERRED:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in DEFERRED else None
         if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = _DeferringLoader(spec.loader)
         return spec
 
 
 def defer_imports() -> None:
     """Makes later imports of the deferred modules wait for their first use."""
-    if not any(isinstance(finder, _Deferring) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Deferring())
+    if not any(isinstance(finder, _DeferringFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _DeferringFinder())
