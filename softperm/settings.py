@@ -75,7 +75,12 @@ class Rule:
         elif self.kind is str:
             allowed = [f"one of {', '.join(self.choices)}" if self.choices else "a string"]
         else:
-            start = {int: "a whole number", float: "a number", tuple: "one or more whole numbers"}
+            start = {
+                int: "a whole number",
+                float: "a number",
+                tuple: "one or more whole numbers",
+                object: "any value",
+            }
             allowed = [*map(repr, self.choices), f"{start[self.kind]}{self._range_in_words}"]
         if self.optional:
             allowed.append("None")

@@ -76,13 +76,3 @@ def test_the_version_is_written_in_one_place():
     for name in ("pyproject.toml", "CITATION.cff"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert not re.search(rf"^version\W+{version}", text, re.MULTILINE), name
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
-def test_code_in_the_documentation_is_fenced(path):
-    """A prompt outside a fence is executed by the tests but set as running text by the site."""
-    fenced = False
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-        assert fenced or not line.startswith(">>>"), f"{path.name}, line {number}"

@@ -4,16 +4,13 @@ They are written to ``docs/reference`` and ``docs/examples`` before Sphinx reads
 """
 
 import ast
-import importlib
 import shutil
-from dataclasses import fields
 from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
 
 import softperm
-from softperm.settings import default_of, rules
 
 DOCS = Path(__file__).resolve().parents[1]
 PACKAGE = Path(softperm.__file__).parent
@@ -74,24 +71,23 @@ def write_pages() -> None:
 
 
 def settings_page() -> str:
-    """A table for each group of settings of the model and of training."""
-    from softperm.nn.model import ModelConfig
-    from softperm.training.settings import TrainingConfig
+    """A table for each group of the estimators' parameters."""
+    from softperm.estimators.settings import parameters
 
+    rows: dict[str, list[str]] = {}
+    for name, default, rule in ((each.name, each.default, each.rule) for each in parameters()):
+        row = f"| `{name}` | `{default!r}` | {_cell(rule.expectation)} | {_cell(rule.help)} |"
+        rows.setdefault(rule.group, []).append(row)
     text = [
         "# Settings",
         "Each setting is declared once in the package; this page is derived from the declarations. "
-        "The names are those of the estimators' parameters and of a recipe's keys. On the command "
-        "line underscores become hyphens: `latent_vertices` is `--latent-vertices`.",
+        "The names are those of the estimators' parameters; settings of model and training are "
+        "also keys of a recipe. On the command line underscores become hyphens: "
+        "`latent_vertices` is `--latent-vertices`.",
     ]
-    for title, config in (("Model", ModelConfig), ("Training", TrainingConfig)):
-        defaults = {each.name: default_of(each) for each in fields(config)}
-        rows = [
-            f"| `{name}` | `{defaults[name]!r}` | {rule.expectation} | {_cell(rule.help)} |"
-            for name, rule in rules(config)
-        ]
-        text += [f"## {title}", "\n".join(["| setting | default | values | meaning |",
-                                           "|---|---|---|---|", *rows])]  # fmt: skip
+    header = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    for group, lines in rows.items():
+        text += [f"## {group}", "\n".join([*header, *lines])]
     return "\n\n".join(text) + "\n"
 
 
@@ -151,15 +147,14 @@ def api_pages() -> dict[str, str]:
 def _section(name: str, modules: dict[str, Path]) -> str:
     """A module's docstring and members, without those documented as names of the package."""
     submodules = {other.rpartition(".")[2] for other in modules if other.startswith(f"{name}.")}
-    members = set(vars(importlib.import_module(name)))
-    hidden = sorted((set(softperm.__all__) | submodules) & members)
-    exclude = [f"   :exclude-members: {', '.join(hidden)}"] if hidden else []
-    directive = "\n".join([f".. automodule:: {name}", *exclude])
+    elsewhere = ", ".join(sorted({*softperm.__all__, *submodules}))
+    directive = f".. automodule:: {name}\n   :exclude-members: {elsewhere}"
     return f"## `{name}`\n\n```{{eval-rst}}\n{directive}\n```"
 
 
 def _index_page() -> str:
     objects = [(name, getattr(softperm, name)) for name in softperm.__all__]
+    objects.sort(key=lambda item: not hasattr(item[1], "fit"))  # estimators first
     directives = [
         f".. auto{'class' if isinstance(value, type) else 'function'}:: softperm.{name}"
         + ("\n   :inherited-members: Module, BaseEstimator" if isinstance(value, type) else "")
