@@ -31,7 +31,7 @@ TASKS = 128
 OURS = """
 import json, sys, time
 from softperm.data.datasets import load_dataset
-import torch, softperm.data.datasets.load, softperm.data.datasets.tu
+import torch, softperm.data.datasets.dataset, softperm.data.datasets.tu
 name, root, show = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
 begin = time.perf_counter()
 first = load_dataset(name, root, progress=show)
@@ -42,11 +42,12 @@ assert first.fingerprint == again.fingerprint
 from softperm.data.datasets.statistics import compare
 from softperm.data.datasets.store import open_store
 from pathlib import Path
-pack, = Path(open_store().cache, "prepared").glob("*.pack")
+manifest, = Path(open_store().cache, "prepared").glob("*/manifest.json")
 split = first.official_split
 print(json.dumps({
     "prepare_s": made - begin, "open_s": opened - made, "graphs": len(first),
-    "file_mb": pack.stat().st_size / 1e6, "fingerprint": first.fingerprint,
+    "file_mb": sum(f.stat().st_size for f in manifest.parent.iterdir()) / 1e6,
+    "fingerprint": first.fingerprint,
     "targets": list(first.y.shape), "missing": int(first.y.isnan().sum()),
     "split": None if split is None else [len(split.train), len(split.validation), len(split.test)],
     "vertices": int(first.collection.ptr[-1]), "edges": int(first.collection.edge_ptr[-1]) // 2,

@@ -8,8 +8,8 @@ of hidden size 300 through PyG's DataLoader with workers, in turns, several time
 on a GPU it also states the share of time in which a kernel ran. ``pair`` trains with two processes
 and with one. Memory is measured by ``molecules_memory.py``.
 
-Both need ogbg-molhiv prepared. A machine without RDKit takes the prepared file of one that has it,
-``prepared/ogbg-molhiv-*.pack`` in the cache of ``softperm data``, 44 MB: name it with ``--pack``.
+Both need ogbg-molhiv prepared. A machine without RDKit uses the folder of one that has it,
+``prepared/ogbg-molhiv-*`` in the cache of ``softperm data``, 44 MB: name it with ``--pack``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.dataset import Dataset, dataset_of
-from softperm.data.datasets.pack import open_pack
+from softperm.data.datasets.prepared import open_prepared, prepared_folders
 from softperm.data.datasets.store import open_store
 from softperm.estimators import PiGNNClassifier
 from softperm.nn.embeddings import LabelEmbedding
@@ -51,12 +51,13 @@ ROUNDS = 3
 
 
 def open_molecules(chosen: argparse.Namespace) -> tuple[Dataset, Path]:
-    """The dataset, and the prepared file that it is mapped from."""
+    """The dataset, and the folder of its prepared files."""
     if chosen.pack is None:
         dataset = load_dataset("ogbg-molhiv", chosen.data_root)
-        packs = Path(open_store().cache, "prepared").glob("ogbg-molhiv-*.pack")
-        return dataset, max(packs, key=lambda path: path.stat().st_mtime)  # older code left others
-    return dataset_of(open_pack(chosen.pack), open_store(), None, True), chosen.pack
+        folders = prepared_folders(open_store(), "ogbg-molhiv")
+        newest = max(folders, key=lambda path: path.stat().st_mtime)  # older code left others
+        return dataset, newest
+    return dataset_of(open_prepared(chosen.pack), open_store(), None, True), chosen.pack
 
 
 def training_data(dataset: Dataset) -> TrainingData:

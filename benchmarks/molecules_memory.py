@@ -22,7 +22,7 @@ import torch
 from machine import run_watched
 from molecules import BATCH, open_molecules, training_data
 
-from softperm.data.datasets.pack import Spool, open_pack
+from softperm.data.datasets.prepared import ArrayWriter, open_prepared
 from softperm.estimators import PiGNNClassifier
 from softperm.nn.model import build
 from softperm.training.fit import Examples, TrainingConfig, fit
@@ -32,46 +32,46 @@ MOLPCBA, TASKS = 437_929, 128
 
 
 def repeat(source: Path, target: Path) -> None:
-    """A prepared file of the shape of ogbg-molpcba: the molecules over and over, random answers."""
-    pack = open_pack(source)
-    arrays, rng = pack.arrays, np.random.default_rng(0)
+    """A prepared dataset of the shape of ogbg-molpcba: repeated molecules, random targets."""
+    prepared = open_prepared(source)
+    arrays, rng = prepared.arrays, np.random.default_rng(0)
     ptr, edge_ptr = arrays["ptr"], arrays["edge_ptr"]
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        spool = Spool(Path(folder))
-        left, base, edge_base = MOLPCBA, 0, 0
-        for name in ("ptr", "edge_ptr"):
-            spool.append(name, np.zeros(1, np.int64))
-        while left:
-            count = min(left, len(ptr) - 1)
-            v, e = int(ptr[count]), int(edge_ptr[count])
-            spool.append("ptr", ptr[1 : count + 1] + base)
-            spool.append("edge_ptr", edge_ptr[1 : count + 1] + edge_base)
-            for name, rows in (("label", v), ("structure", v), ("edge_label", e)):
-                spool.append(name, arrays[name][:rows])
-            for side, name in enumerate(("row", "column")):
-                spool.append(name, arrays["edge_index"][side, :e])
-            drawn = rng.choice(3, (count, TASKS), p=[0.4, 0.59, 0.01])
-            spool.append("values", np.array([np.nan, 0, 1], np.float32)[drawn])
-            left, base, edge_base = left - count, base + v, edge_base + e
-        order = rng.permutation(MOLPCBA)
-        parts = {"train": order[:350_343], "validation": order[350_343:394_136]}
-        for part, numbers in {**parts, "test": order[394_136:]}.items():
-            spool.append(f"split_{part}", numbers)
-        names = [f"PCBA-{t}" for t in range(TASKS)]
-        meta = {**pack.meta, "name": "ogbg-molpcba", "target_names": names}
-        spool.write(target, meta, stacks={"edge_index": ("row", "column")})
+    target.mkdir()
+    writer = ArrayWriter(target)
+    left, base, edge_base = MOLPCBA, 0, 0
+    for name in ("ptr", "edge_ptr"):
+        writer.append(name, np.zeros(1, np.int64))
+    while left:
+        count = min(left, len(ptr) - 1)
+        v, e = int(ptr[count]), int(edge_ptr[count])
+        writer.append("ptr", ptr[1 : count + 1] + base)
+        writer.append("edge_ptr", edge_ptr[1 : count + 1] + edge_base)
+        for name, rows in (("label", v), ("structure", v), ("edge_label", e)):
+            writer.append(name, arrays[name][:rows])
+        for side, name in enumerate(("row", "column")):
+            writer.append(name, arrays["edge_index"][side, :e])
+        drawn = rng.choice(3, (count, TASKS), p=[0.4, 0.59, 0.01])
+        writer.append("values", np.array([np.nan, 0, 1], np.float32)[drawn])
+        left, base, edge_base = left - count, base + v, edge_base + e
+    order = rng.permutation(MOLPCBA)
+    parts = {"train": order[:350_343], "validation": order[350_343:394_136]}
+    for part, numbers in {**parts, "test": order[394_136:]}.items():
+        writer.append(f"split_{part}", numbers)
+    names = [f"PCBA-{t}" for t in range(TASKS)]
+    writer.stack("edge_index", "row", "column")
+    writer.finish(replace(prepared.schema, name="ogbg-molpcba", target_names=tuple(names)))
 
 
 def measure(chosen: argparse.Namespace) -> dict:
     """Peak resident memory of a training and a validation on a molpcba-shaped dataset."""
     _, pack = open_molecules(chosen)
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "molpcba.pack"
+        target = Path(folder) / "molpcba"
         repeat(pack, target)
         command = [sys.executable, __file__, "--hold", "--pack", str(target)]
         command += ["--graphs", str(chosen.graphs), "--latent", str(chosen.latent[0])]
         said, peak = run_watched(command)
-        size = target.stat().st_size
+        size = sum(file.stat().st_size for file in target.iterdir())
     return {**said, "file_gb": size / 1e9, "peak_gb": peak / 1e9}
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache
+from itertools import chain, islice
 from typing import TypeVar
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 MIN_OPERATIONS = 1 << 18  # fewer are done before a second thread would have started
 
@@ -87,3 +93,72 @@ def over_ranges(
     pieces = 1 if workers <= 1 else min(count, 4 * workers)  # more than threads, for balance
     cuts = [count * i // pieces for i in range(pieces + 1)]
     over_items(lambda i: kernel(*arguments, cuts[i], cuts[i + 1]), range(pieces))
+
+
+def map_in_processes(
+    function: Callable[[T], R], items: Iterable[T], processes: int | None = None
+) -> Iterator[R]:
+    """The results of ``function`` for all items, in order, computed by several processes.
+
+    At most two items per process are computed or wait to be consumed, and no further items are
+    read, so memory stays bounded. Works in notebooks and in scripts without
+    ``if __name__ == "__main__"``. The processes end with this one, also after ``kill -9``.
+
+    Args:
+        function: any function, or a partial of one.
+        items: its arguments.
+        processes: number of processes; by default one for each core.
+
+    Yields:
+        The results.
+
+    Raises:
+        OSError: a process was killed, for example for lack of memory.
+        Exception: any exception that ``function`` raises.
+    """
+    items = iter(items)
+    first = tuple(islice(items, 2))
+    processes = cores() if processes is None else processes
+    if processes == 1 or len(first) < 2:  # not worth a process
+        yield from map(function, chain(first, items))
+        return
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(processes, initializer=_end_with_parent, initargs=(os.getpid(),))
+    waiting: deque[Future] = deque()
+    try:
+        for item in chain(first, items):
+            waiting.append(pool.submit(function, item))
+            if len(waiting) == 2 * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise OSError(
+            "a worker process was killed, probably for lack of memory; free some memory and run "
+            "again"
+        ) from error
+    finally:  # also after an error, and when the caller stops early
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Consecutive items, ``size`` at a time.
+
+    >>> list(batches("abcde", 2))
+    [('a', 'b'), ('c', 'd'), ('e',)]
+    """
+    items = iter(items)
+    while batch := tuple(islice(items, size)):
+        yield batch
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this worker process soon after its parent; loky's workers would wait for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

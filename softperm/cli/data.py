@@ -26,6 +26,7 @@ Names = Annotated[list[str], typer.Argument(help="MUTAG, ogbg-molhiv, QM9, any T
 def list_(data_root: Root = None, as_json: Json = False) -> None:
     """Say which datasets are known, and which are on this machine."""
     from softperm.data.datasets.catalogue import find_entry, known_names
+    from softperm.data.datasets.prepared import prepared_folders
     from softperm.data.datasets.store import open_store
     from softperm.data.datasets.verify import raw_path
 
@@ -33,13 +34,13 @@ def list_(data_root: Root = None, as_json: Json = False) -> None:
     rows = []
     for entry in map(find_entry, known_names()):
         path = raw_path(entry, store)
-        made = sorted((store.cache / "prepared").glob(f"{entry.name}-*.pack"))
+        prepared = prepared_folders(store, entry.name)
         rows.append(
             {
                 "name": entry.name,
                 "kind": entry.kind,
                 "raw files": "to be fetched" if path is None else str(path),
-                "prepared": f"{len(made)} in the cache" if made else "no",
+                "prepared": f"{len(prepared)} in the cache" if prepared else "no",
             }
         )
     _table(rows, as_json)
@@ -55,7 +56,7 @@ def get(
     rows = []
     for name in names:
         dataset = _load(name, data_root, symmetrise)
-        left_out = f"{dataset.meta.self_loops:,} / {dataset.meta.duplicates:,}"
+        left_out = f"{dataset.schema.self_loops:,} / {dataset.schema.duplicates:,}"
         rows.append(
             {
                 "name": name,
@@ -129,8 +130,8 @@ def _show(
     return {
         "name": name,
         "fingerprint": dataset.fingerprint,
-        "self_loops_left_out": dataset.meta.self_loops,
-        "repeats_left_out": dataset.meta.duplicates,
+        "self_loops_left_out": dataset.schema.self_loops,
+        "repeats_left_out": dataset.schema.duplicates,
         "statistics": [asdict(c) for c in compared],
         "figures": [str(p) for p in paths],
     }
@@ -145,7 +146,7 @@ def _load(
 
 
 def _pictures(dataset: Dataset, out: Path) -> list[Path]:
-    from softperm.data.datasets.figures import drawings, histograms
+    from softperm.data.datasets.statistics import drawings, histograms
 
     ready_folder(out)
     made = {"histograms": histograms(dataset), "graphs": drawings(dataset)}

@@ -200,9 +200,9 @@ def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 def _datasets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """The wanted datasets of a recipe in the catalogue's spelling, all by default."""
-    from softperm.data.datasets.catalogue import as_spelt_here, find_entry
+    from softperm.data.datasets.catalogue import catalogue_spelling, find_entry
 
-    names = tuple(as_spelt_here(name) or name for name in wanted)
+    names = tuple(catalogue_spelling(name) or name for name in wanted)
     for name in names:
         recipe.check_dataset(name)
     for name in names or recipe.datasets:
@@ -260,7 +260,7 @@ def _own(
     import numpy as np
     import torch
 
-    from softperm.data.datasets.catalogue import as_spelt_here
+    from softperm.data.datasets.catalogue import catalogue_spelling
     from softperm.data.vocabulary import Vocabulary
     from softperm.lab.evaluation_data import from_graphs
     from softperm.training.sources import choose_task, read_file
@@ -278,7 +278,9 @@ def _own(
         y = torch.from_numpy(codes)
     else:
         y = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
-    name = file.name if as_spelt_here(file.name) is None else f"{file.name}-file"  # not the paper's
+    name = (
+        file.name if catalogue_spelling(file.name) is None else f"{file.name}-file"
+    )  # not the paper's
     return from_graphs(recipe, name, graphs, y, kind, seed, folds)
 
 

@@ -15,13 +15,14 @@ from softperm.pyg import Batch, Data
 
 if TYPE_CHECKING:
 
-    class GraphBatch(Batch):
+    class GraphBatch(Data):
         """A PyG batch of canonical graphs laid end to end.
 
         Only type checkers see this class, because they cannot know the fields of PyG's objects. At
         run time a batch is any PyG ``Data`` with these fields; a missing one is None.
         """
 
+        num_nodes: int  # type: ignore[assignment]
         ptr: Int[Tensor, " B1"]
         batch: Int[Tensor, " V"]
         edge_index: Int[Tensor, "2 E"]
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
         edge_weight: Float[Tensor, " E"]
         label: Int[Tensor, "V L"]
         edge_label: Int[Tensor, "E Le"]
+        pos: Float[Tensor, "V 3"]
+        largest: int
+        canonical: bool
 else:
     GraphBatch = Data
 

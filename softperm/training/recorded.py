@@ -6,6 +6,7 @@ Launched one by one from Python, the small kernels of a step leave a GPU idle mo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Int
@@ -55,7 +56,7 @@ class Recorded:
             tensors, there = gather(graphs, index, self.room)
             arrays = {name: tensor[0] for name, tensor in tensors.items()}
             batch = Data(**arrays, canonical=True, largest=self.room.graph)
-            return step(batch, index[0].clamp(min=0), there[0])
+            return step(cast(GraphBatch, batch), index[0].clamp(min=0), there[0])
 
         self.captured = Captured(run, self._index(batches[0]).to(graphs.ptr.device), kept)
 

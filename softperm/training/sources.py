@@ -13,13 +13,13 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.data.datasets import Dataset, load_dataset
-from softperm.data.datasets.catalogue import as_spelt_here
+from softperm.data.datasets.catalogue import catalogue_spelling
 from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.data.features import structural_features
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.tables import as_number
 from softperm.data.vocabulary import Label, Vocabulary
-from softperm.errors import GraphError
+from softperm.errors import GraphError, errors_about_graph
 from softperm.training.data import TrainingData, divide
 from softperm.training.targets import encode_answers, encode_classes, encode_numbers, find_classes
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
@@ -37,7 +37,7 @@ def is_dataset(source: str) -> bool:
     path = Path(source)
     if path.exists():
         return False
-    return as_spelt_here(source) is not None or (path.name == source and not path.suffix)
+    return catalogue_spelling(source) is not None or (path.name == source and not path.suffix)
 
 
 def read_file(
@@ -187,8 +187,8 @@ def vocabulary_of(dataset: Dataset) -> Vocabulary:
     """The labels of a dataset in the order of their codes, and its attribute sizes."""
     graphs = dataset.collection
     return Vocabulary(
-        labels=tuple(map(_labels, dataset.meta.label_values)),
-        edge_labels=tuple(map(_labels, dataset.meta.edge_label_values)),
+        labels=tuple(map(_labels, dataset.schema.label_values)),
+        edge_labels=tuple(map(_labels, dataset.schema.edge_label_values)),
         x_size=0 if graphs.x is None else graphs.x.shape[1],
         edge_attr_size=0 if graphs.edge_attr is None else graphs.edge_attr.shape[1],
         weighted=graphs.edge_weight is not None,
@@ -269,16 +269,18 @@ def _recode(
 
 def encode_molecules(kind: str, smiles: Sequence[str]) -> Collection:
     """Molecules with the atom and bond features of OGB (``ogb``) or of QM9 (``qm9``)."""
-    from softperm.data.datasets.molecules import OGB, encode, parse_smiles
+    from softperm.data.molecules import OGB, encode, parse_smiles
 
     if kind == "qm9":
-        from softperm.data.datasets.qm9_molecules import QM9, SmilesBatch, encode_smiles
+        from softperm.data.datasets.qm9 import QM9, SmilesBatch, encode_smiles
 
         encoding, (molecules, _) = QM9, encode_smiles(SmilesBatch(0, tuple(smiles)))
     else:
-        encoding = OGB
-        parsed = [parse_smiles(text, f"graph {i}") for i, text in enumerate(smiles)]
-        molecules = encode(parsed, OGB)
+        parsed = []
+        for i, text in enumerate(smiles):
+            with errors_about_graph(i):
+                parsed.append(parse_smiles(text, any_aromaticity=True))
+        encoding, molecules = OGB, encode(parsed, OGB)
     ptr, edge_ptr = (
         torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
         for counts in (molecules.sizes, molecules.edge_counts)

@@ -123,7 +123,7 @@ def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
 ):
     monkeypatch.setenv("SOFTPERM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SOFTPERM_MIRROR", "http://127.0.0.1:9")  # nobody listens there
-    monkeypatch.setattr("softperm.data.datasets.download.time.sleep", lambda _: None)
+    monkeypatch.setattr("softperm.data.datasets.store.time.sleep", lambda _: None)
     monkeypatch.setattr(
         "softperm.lab.baselines.diffpool.DiffPool.needed", lambda self, batch: 2**60
     )

@@ -1,12 +1,11 @@
-"""Real datasets by name, prepared once and mapped into memory ever after."""
+"""Real datasets by name, prepared once and then mapped into memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from softperm.data.datasets.dataset import Dataset
-    from softperm.data.datasets.load import load_dataset
+    from softperm.data.datasets.dataset import Dataset, load_dataset
     from softperm.data.datasets.splits import Folds, Split, make_folds, random_split
 
 __all__ = ["Dataset", "Folds", "Split", "load_dataset", "make_folds", "random_split"]
@@ -15,14 +14,14 @@ _HOMES = {
     "Dataset": "dataset",
     "Folds": "splits",
     "Split": "splits",
-    "load_dataset": "load",
+    "load_dataset": "dataset",
     "make_folds": "splits",
     "random_split": "splits",
 }
 
 
 def __getattr__(name: str) -> object:
-    # On demand, so that the processes that read molecules start without loading torch.
+    # On first use, so that worker processes that parse molecules start without torch.
     from importlib import import_module
 
     if name not in _HOMES:

@@ -1,21 +1,20 @@
-"""A loaded dataset: graphs laid end to end, targets, and ways to divide them."""
+"""Loading a dataset by name: graphs laid end to end, targets, and splits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from softperm.data.collection import Collection
-from softperm.data.datasets.catalogue import find_entry
-from softperm.data.datasets.meta import Meta, Task
-from softperm.data.datasets.pack import Pack
-from softperm.data.datasets.pins import SPLITS
-from softperm.data.datasets.prepare import content_of
+from softperm.data.collection import Collection, slice_graph
+from softperm.data.datasets.catalogue import Entry, catalogue_spelling, find_entry, known_names
+from softperm.data.datasets.prepared import Prepared, Recipe, Schema, Task, prepare
 from softperm.data.datasets.splits import (
     Folds,
     Split,
@@ -24,9 +23,13 @@ from softperm.data.datasets.splits import (
     read_folds,
     write_folds,
 )
-from softperm.data.datasets.store import Store
+from softperm.data.datasets.store import Store, open_store
+from softperm.errors import GraphError
 from softperm.files import exclusive
+from softperm.progress import Report, progress_bars, silent
 from softperm.pyg import Data
+
+_PAPER_WITHOUT_ATTRIBUTES = ("PROTEINS",)  # the paper's table lists 3 labels and no attribute
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,18 @@ class Dataset:
 
     Args:
         name: the dataset's name.
-        collection: the graphs. Its arrays are backed by the prepared file: they are read when
+        collection: the graphs. Its arrays are backed by prepared files: they are read when
             touched, and processes share the memory.
         y: for ``classification`` the class of each graph, (B,) int64; for ``multilabel`` and
             ``regression`` the targets, (B, T) float, NaN where missing.
         task: what is predicted.
         target_names: the columns of ``y``; one name for a classification.
-        class_names: what class number c is called in the source.
-        fingerprint: SHA-256 of the graphs and targets, whatever code prepared them.
-        meta: vocabularies, and counts of what was left out.
+        class_names: the source's name of each class.
+        fingerprint: SHA-256 of graphs and targets, whatever code prepared them.
+        schema: names of labels and targets, and counts of removed edges.
         store: where its files are.
-        official_split: the split the dataset is published with, where there is one.
-        position: coordinates of the vertices in Å, where the source has them.
+        official_split: the split that the dataset is published with, if any.
+        position: coordinates of the vertices in Å, if the source has them.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Dataset:
     target_names: tuple[str, ...]
     class_names: tuple[str, ...]
     fingerprint: str
-    meta: Meta
+    schema: Schema
     store: Store
     official_split: Split | None = None
     position: Float[Tensor, "V 3"] | None = None
@@ -67,26 +70,31 @@ class Dataset:
     def folds(self, seed: int = 0) -> Folds:
         """The cross-validation of this dataset: 10 outer folds, each with a 90/10 selection split.
 
-        Published splits are taken from ``splits/NAME.json`` in the data root or the cache, or
-        fetched. A dataset without any gets stratified folds made from ``seed``, written to the
-        cache once and read from there ever after.
+        Published splits are read from ``splits/NAME.json`` in the data root or the cache, or
+        downloaded. For other datasets, stratified folds are drawn once from ``seed`` and stored in
+        the cache.
 
         Args:
-            seed: decides the folds of a dataset without published ones.
+            seed: determines the folds of a dataset without published splits.
 
         Returns:
             The folds.
 
         Raises:
-            ValueError: if published splits exist but cannot be had, or do not fit this dataset.
+            ValueError: published splits exist but are not available, or do not fit this dataset.
         """
-        remote = find_entry(self.name).splits
+        entry = find_entry(self.name)
         place = self.store.locate(f"splits/{self.name}.json")
-        if remote is not None and place is None:
-            place = self.store.get(remote)
+        if entry.splits is not None and place is None:
+            place = self.store.get(entry.splits)
         if place is not None:
             folds = read_folds(place, len(self))
-            self._check_published(folds, fetched=self.store.is_fetched(place))
+            expected = entry.splits_checksum or folds.digest
+            if self.store.is_downloaded(place) and folds.digest != expected:
+                raise ValueError(
+                    f"{folds.origin} holds other splits than the published ones of {self.name}; "
+                    "remove it, or put splits you trust in a data root"
+                )
             return folds
         place = self.store.cache / "splits" / f"{self.name}-{self.fingerprint[:12]}-{seed}.json"
         with exclusive(place):
@@ -99,7 +107,7 @@ class Dataset:
         """80 / 10 / 10 % of the graphs at random, as the paper divides QM9.
 
         Args:
-            seed: decides the shuffle.
+            seed: determines the shuffle.
 
         Returns:
             The split.
@@ -107,7 +115,7 @@ class Dataset:
         return random_split(len(self), seed)
 
     def graphs(self, index: Iterable[int] | None = None) -> list[Data]:
-        """Some graphs as canonical PyG ``Data`` of their own, without targets.
+        """Some graphs as canonical PyG ``Data``, without targets.
 
         Args:
             index: which graphs; all by default.
@@ -115,68 +123,144 @@ class Dataset:
         Returns:
             The graphs, with codes as labels.
         """
-        return [self._graph(i) for i in (range(len(self)) if index is None else index)]
-
-    def _graph(self, i: int) -> Data:
         c = self.collection
-        v, e = slice(*c.ptr[i : i + 2].tolist()), slice(*c.edge_ptr[i : i + 2].tolist())
-        data = Data(edge_index=c.edge_index[:, e].long())
-        data.num_nodes = v.stop - v.start
-        for name, values, rows in (
-            ("label", c.label, v),
-            ("x", c.x, v),
-            ("edge_label", c.edge_label, e),
-            ("edge_attr", c.edge_attr, e),
-            ("pos", self.position, v),
-        ):
-            if values is not None:
-                rows_of = values[rows].long() if "label" in name else values[rows].clone()
-                one_column = "label" in name and rows_of.shape[1] == 1
-                data[name] = rows_of[:, 0] if one_column else rows_of
-        return data
-
-    def _check_published(self, folds: Folds, fetched: bool) -> None:
-        expected = SPLITS.get(self.name)
-        if fetched and expected is not None and folds.digest != expected:
-            raise ValueError(
-                f"{folds.origin} holds other splits than the published ones of {self.name}; remove "
-                "it, or put splits you trust in a data root"
-            )
+        fields = {
+            "label": c.label,
+            "x": c.x,
+            "edge_label": c.edge_label,
+            "edge_attr": c.edge_attr,
+            "pos": self.position,
+        }
+        present = {name: values for name, values in fields.items() if values is not None}
+        numbers = range(len(self)) if index is None else index
+        return [slice_graph(i, c.ptr, c.edge_ptr, c.edge_index, present) for i in numbers]
 
 
-def dataset_of(pack: Pack, store: Store, task: Task | None, attributes: bool) -> Dataset:
-    """The dataset in a prepared file.
+def load_dataset(
+    name: str,
+    root: Path | str | None = None,
+    *,
+    attributes: bool | None = None,
+    task: Task | None = None,
+    symmetrise: bool = False,
+    cache: Path | str | None = None,
+    progress: bool = False,
+) -> Dataset:
+    """Load a dataset by name: from a data root, the cache, or its public source.
+
+    The first call prepares the dataset in the cache; later calls only map it into memory.
 
     Args:
-        pack: the mapped file.
+        name: a TUDataset name (``MUTAG``, ``COLLAB``, …), ``ogbg-molhiv``, ``ogbg-molpcba`` or
+            ``QM9``.
+        root: folder of raw data, searched first; by default ``SOFTPERM_DATA``.
+        attributes: whether the graphs have continuous vertex attributes besides labels. By default
+            they do if the dataset has any, except for PROTEINS, where the paper omits its one
+            attribute.
+        task: ``classification`` or ``regression``, for a dataset that has targets for both.
+        symmetrise: treat a TUDataset edge listed once as undirected, with the label of the first
+            line that names it; by default such a list is an error.
+        cache: folder for downloaded and prepared files; by default ``SOFTPERM_CACHE``.
+        progress: show progress bars on standard error.
+
+    Returns:
+        The dataset, graphs in the order of the raw files.
+
+    Raises:
+        ValueError: the data is not available or unusable; the message says what to do.
+        OSError: the disk is full.
+    """
+    store, entry = open_store(root, cache), find_entry(name)
+    with progress_bars(progress) as report:
+        prepared = prepare(recipe_of(entry, store, symmetrise, report), store, report)
+    if attributes and "x" not in prepared.arrays:
+        raise ValueError(f"{name} has no continuous vertex attributes; omit attributes=True")
+    if attributes is None:
+        attributes = entry.name not in _PAPER_WITHOUT_ATTRIBUTES
+    return dataset_of(prepared, store, task, attributes)
+
+
+def recipe_of(
+    entry: Entry, store: Store, symmetrise: bool = False, progress: Report = silent
+) -> Recipe:
+    """How to prepare a dataset from its raw files, which are downloaded if needed.
+
+    Args:
+        entry: which dataset.
+        store: where to look for the files.
+        symmetrise: see :func:`load_dataset`.
+        progress: receives the number of bytes downloaded.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: the files are not available.
+    """
+    try:
+        path = store.get(entry.files[0], progress)
+    except ValueError as problem:
+        raise ValueError(f"{problem}{_other_names(entry.name)}") from problem
+    downloaded = store.is_downloaded(path)
+    if entry.kind == "tu":
+        from softperm.data.datasets.tu import tu_recipe
+
+        return tu_recipe(entry, path, symmetrise, downloaded)
+    if symmetrise:
+        raise ValueError(f"{entry.name} is undirected; symmetrise is for TUDataset files")
+    if entry.kind == "ogb":
+        from softperm.data.datasets.ogb import ogb_recipe
+
+        return ogb_recipe(entry, path, downloaded)
+    from softperm.data.datasets.qm9 import qm9_recipe
+
+    needs_list = path.suffix in (".zip", ".sdf")
+    return qm9_recipe(path, store.get(entry.files[1], progress) if needs_list else None)
+
+
+def _other_names(name: str) -> str:
+    """Advice on a name that is not in the catalogue, for the end of an error message."""
+    if name in known_names():
+        return ""
+    close = get_close_matches(name.lower(), map(str.lower, known_names()), n=1)
+    meant = f"did you mean {catalogue_spelling(close[0])}? " if close else ""
+    return f"; {meant}softperm data list shows the known names, TUDataset has more"
+
+
+def dataset_of(prepared: Prepared, store: Store, task: Task | None, attributes: bool) -> Dataset:
+    """The dataset in prepared files.
+
+    Args:
+        prepared: the mapped files.
         store: where its raw files are.
-        task: which targets to take, where the source has both classes and values.
-        attributes: whether continuous vertex attributes belong to the graphs.
+        task: which targets to use, if the source has both classes and values.
+        attributes: whether the graphs have continuous vertex attributes.
 
     Returns:
         The dataset.
 
     Raises:
-        ValueError: if the source has no such targets, or attributes that are not finite.
+        GraphError: an attribute is not finite.
+        ValueError: the source has no targets for the task.
     """
-    meta, arrays = Meta.from_json(pack.meta), pack.arrays
-    task = meta.task if task is None else task
+    schema, arrays = prepared.schema, prepared.arrays
+    task = schema.task if task is None else task
     wanted = "classes" if task == "classification" else "values"
-    if wanted not in arrays or (task == "multilabel") != (meta.task == "multilabel"):
-        raise ValueError(f"{meta.name}: expected targets for {meta.task}, asked for {task}")
+    if wanted not in arrays or (task == "multilabel") != (schema.task == "multilabel"):
+        raise ValueError(f"{schema.name} has targets for {schema.task}, not for {task}")
     for name in ("x", "edge_attr"):
         if name in arrays and (attributes or name == "edge_attr"):
-            _check_finite(meta.name, name, arrays)
+            _check_finite(schema.name, name, arrays)
     split = [arrays.get(f"split_{part}") for part in ("train", "validation", "test")]
     return Dataset(
-        name=meta.name,
-        collection=_collection(arrays, meta, attributes),
+        name=schema.name,
+        collection=_collection(arrays, schema, attributes),
         y=torch.from_numpy(arrays[wanted]),
         task=task,
-        target_names=("class",) if task == "classification" else meta.target_names,
-        class_names=meta.class_names if task == "classification" else (),
-        fingerprint=content_of(pack),
-        meta=meta,
+        target_names=("class",) if task == "classification" else schema.target_names,
+        class_names=schema.class_names if task == "classification" else (),
+        fingerprint=prepared.fingerprint,
+        schema=schema,
         store=store,
         official_split=None if split[0] is None else Split(*map(torch.from_numpy, split)),
         position=_tensor(arrays.get("position")),
@@ -184,33 +268,34 @@ def dataset_of(pack: Pack, store: Store, task: Task | None, attributes: bool) ->
 
 
 def _check_finite(dataset: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raises ValueError if a vertex or an edge carries what is not a finite number."""
-    sound = np.isfinite(arrays[name]).all(axis=1)
-    if sound.all():
+    """Raise GraphError if an attribute of a vertex or an edge is not a finite number."""
+    finite = np.isfinite(arrays[name]).all(axis=1)
+    if finite.all():
         return
-    row = int(np.argmin(sound))
+    row = int(np.argmin(finite))
     ptr = arrays["ptr" if name == "x" else "edge_ptr"]
     graph = int(np.searchsorted(ptr, row, side="right")) - 1
     of, other = "directed edge", ""
     if name == "x":
         of, other = "vertex", ", or load it with attributes=False"
-    raise ValueError(
-        f"{dataset}: graph {graph} has a value in {name} of {of} {row - int(ptr[graph])} that is "
-        f"not a finite number; fill such values in{other}"
+    raise GraphError(
+        graph,
+        f"{name} of {of} {row - int(ptr[graph])} is not finite; fill in such values{other}",
+        f"{dataset}: graph {graph}",
     )
 
 
-def _collection(arrays: Mapping[str, np.ndarray], meta: Meta, attributes: bool) -> Collection:
+def _collection(arrays: Mapping[str, np.ndarray], schema: Schema, attributes: bool) -> Collection:
     return Collection(
         ptr=torch.from_numpy(arrays["ptr"]),
         edge_ptr=torch.from_numpy(arrays["edge_ptr"]),
         edge_index=torch.from_numpy(arrays["edge_index"]),
         structure=torch.from_numpy(arrays["structure"]),
         label=_tensor(arrays.get("label")),
-        label_sizes=tuple(len(v) for v in meta.label_values),
+        label_sizes=tuple(len(v) for v in schema.label_values),
         x=_tensor(arrays.get("x")) if attributes else None,
         edge_label=_tensor(arrays.get("edge_label")),
-        edge_label_sizes=tuple(len(v) for v in meta.edge_label_values),
+        edge_label_sizes=tuple(len(v) for v in schema.edge_label_values),
         edge_attr=_tensor(arrays.get("edge_attr")),
     )
 

@@ -1,4 +1,7 @@
-"""Molecule collections of the Open Graph Benchmark, from SMILES and labels, as a recipe."""
+"""Preparing molecule datasets of the Open Graph Benchmark from SMILES and labels.
+
+This module imports no torch, so that worker processes start quickly.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,20 @@ import csv
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from softperm.data.datasets.meta import Meta
-from softperm.data.datasets.pins import FILES
-from softperm.data.datasets.prepare import Built, Part, Recipe
-from softperm.data.datasets.workers import batches, in_parallel
-from softperm.data.formats.archive import Archive
+from softperm.data.archive import Archive
+from softperm.data.datasets.catalogue import Entry
+from softperm.data.datasets.prepared import Part, RawData, Recipe, Schema
+from softperm.data.molecules import OGB, Molecules, encode, parse_smiles
+from softperm.errors import errors_about_graph
+from softperm.parallel import batches, map_in_processes
 from softperm.progress import Report
-
-if TYPE_CHECKING:
-    from softperm.data.datasets.smiles_table import Columns
 
 _TABLE = "mapping/mol.csv.gz"
 _SPLIT = {
@@ -30,41 +30,35 @@ _SPLIT = {
     "validation": "split/scaffold/valid.csv.gz",
     "test": "split/scaffold/test.csv.gz",
 }
-_BATCH = 1000  # molecules handed to a process at a time
-_MODULES = (
-    "softperm.data.datasets.ogb",
-    "softperm.data.datasets.molecules",
-    "softperm.data.datasets.smiles_table",
-)
+_BATCH = 1000  # molecules passed to a process at a time
+_MODULES = ("softperm.data.datasets.ogb", "softperm.data.molecules")
 
 
-def ogb_recipe(name: str, path: Path, fetched: bool, processes: int | None = None) -> Recipe:
-    """How a molecule collection in OGB's layout becomes a prepared dataset.
+def ogb_recipe(entry: Entry, path: Path, downloaded: bool, processes: int | None = None) -> Recipe:
+    """How to prepare a molecule dataset in OGB's layout.
 
     Args:
-        name: the dataset's name.
+        entry: the dataset.
         path: folder or zip archive with ``mapping/mol.csv.gz`` and ``split/scaffold/``.
-        fetched: whether the files were downloaded, and must be the known ones.
-        processes: how many processes read molecules; by default one for each core.
+        downloaded: whether the files were downloaded, and must be the known ones.
+        processes: number of processes that parse molecules; by default one for each core.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: if a file is missing.
+        ValueError: a file is missing.
     """
     with Archive(path) as archive:
         source = archive.digest([_member(archive, place) for place in (_TABLE, *_SPLIT.values())])
-    known = FILES.get(name, {}) if fetched else {}
+    known = entry.file_checksums if downloaded else {}
 
-    def build(progress: Report) -> Built:
-        from softperm.data.datasets.molecules import OGB
-
-        table = _survey(name, path, known.get("table"))
+    def read(progress: Report) -> RawData:
+        table = _scan_table(entry.name, path, known.get("table"))
         split = {f"split_{part}": _split(path, part, known.get(part)) for part in _SPLIT}
-        _check_split(name, split, table.rows)
-        meta = Meta(
-            name=name,
+        _check_split(entry.name, split, table.rows)
+        schema = Schema(
+            name=entry.name,
             task="multilabel",
             target_names=table.columns.targets,
             label_values=tuple(OGB.atom_features.values()),
@@ -72,23 +66,23 @@ def ogb_recipe(name: str, path: Path, fetched: bool, processes: int | None = Non
             edge_label_values=tuple(OGB.bond_features.values()),
             edge_label_names=tuple(OGB.bond_features),
         )
-        return Built(meta, _parts(name, path, table, processes, progress), split)
+        return RawData(schema, _parts(entry.name, path, table, processes, progress), split)
 
-    return Recipe(name, source, options={}, modules=_MODULES, build=build, libraries=("rdkit",))
+    return Recipe(entry.name, source, options={}, modules=_MODULES, read=read, libraries=("rdkit",))
 
 
-def unknown_files(name: str, path: Path) -> list[str]:
-    """The files that hold another text than the official ones.
+def unknown_files(entry: Entry, path: Path) -> list[str]:
+    """The files whose text differs from the official one.
 
     Args:
-        name: the dataset's name.
+        entry: the dataset.
         path: folder or zip archive in OGB's layout.
 
     Returns:
-        Their places; none also where the official files are not known.
+        Their places; empty also if the official checksums are not known.
     """
     places = {"table": _TABLE, **_SPLIT}
-    known = FILES.get(name, {})
+    known = entry.file_checksums
     return [places[f] for f, digest in known.items() if _text_digest(path, places[f]) != digest]
 
 
@@ -100,19 +94,56 @@ def _text_digest(path: Path, place: str) -> str:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of OGB's table.
+
+    Args:
+        smiles: position of the SMILES column.
+        values: positions of the target columns.
+        targets: names of the target columns.
+        width: number of columns.
+    """
+
+    smiles: int
+    values: tuple[int, ...]
+    targets: tuple[str, ...]
+    width: int
+
+
+def find_columns(header: list[str], where: str) -> Columns:
+    """Read the header of OGB's table: targets, then ``smiles`` and ``mol_id``.
+
+    Args:
+        header: the names of the columns.
+        where: the file, for error messages.
+
+    Returns:
+        The columns.
+
+    Raises:
+        ValueError: there is no SMILES column, or no target.
+    """
+    values = tuple(i for i, name in enumerate(header) if name not in ("smiles", "mol_id"))
+    if "smiles" not in header or not values:
+        raise ValueError(f"{where}: expected a column smiles and targets, found {header[:8]}")
+    targets = tuple(header[i] for i in values)
+    return Columns(header.index("smiles"), values, targets, len(header))
+
+
+@dataclass(frozen=True)
 class _Table:
     columns: Columns
     rows: int
 
 
 def _member(archive: Archive, place: str) -> str:
-    found = archive.find(place)
-    if found is None:
+    member = archive.find(place)
+    if member is None:
         raise ValueError(
             f"{archive.path}: {place} is missing; expected OGB's layout, {_TABLE} and the files "
             "train, valid and test in split/scaffold"
         )
-    return found
+    return member
 
 
 def _lines(path: Path, place: str) -> Iterator[str]:
@@ -127,10 +158,8 @@ def _lines(path: Path, place: str) -> Iterator[str]:
             raise ValueError(f"{path}: {place} is damaged ({reason}); fetch it again") from error
 
 
-def _survey(name: str, path: Path, known: str | None) -> _Table:
-    """Read the table once through, to know its columns and length and that it is whole."""
-    from softperm.data.datasets.smiles_table import find_columns
-
+def _scan_table(name: str, path: Path, known: str | None) -> _Table:
+    """Read the table once to learn its columns and length and to check that it is complete."""
     digest, rows, header = hashlib.sha256(), -1, ""
     for line in _lines(path, _TABLE):
         digest.update(line.encode())
@@ -149,7 +178,7 @@ def _split(path: Path, part: str, known: str | None) -> np.ndarray:
     try:
         return np.array([int(n) for n in text.split()], dtype=np.int64)
     except ValueError as error:
-        raise ValueError(f"{path}: {place}: expected one row number a line ({error})") from error
+        raise ValueError(f"{path}: {place}: expected one row number per line ({error})") from error
 
 
 def _check_known(path: Path, place: str, found: str, known: str | None) -> None:
@@ -177,10 +206,7 @@ def _parts(
     numbered = enumerate(batches(lines, _BATCH))
     work = ((first * _BATCH, batch) for first, batch in numbered)
     done = 0
-    from softperm.data.datasets.smiles_table import encode_rows
-
-    encode = partial(encode_rows, table.columns)
-    for graphs, values in in_parallel(encode, work, processes):
+    for graphs, values in map_in_processes(partial(encode_rows, table.columns), work, processes):
         done += len(values)
         progress(f"preparing {name}", done, table.rows)
         yield Part(
@@ -191,3 +217,33 @@ def _parts(
             edge_label=graphs.bond,
             values=values,
         )
+
+
+def encode_rows(columns: Columns, work: tuple[int, Sequence[str]]) -> tuple[Molecules, np.ndarray]:
+    """Some rows as graphs with OGB's features, and their targets.
+
+    Args:
+        columns: the columns of the table.
+        work: the number of the first row, and the lines.
+
+    Returns:
+        The graphs, and the targets, (b, T) float32 with NaN for an empty field.
+
+    Raises:
+        GraphError: a row is unusable.
+    """
+    first, lines = work
+    mols, values = [], np.empty((len(lines), len(columns.values)), dtype=np.float32)
+    for i, row in enumerate(csv.reader(lines)):
+        with errors_about_graph(first + i):
+            if len(row) != columns.width:
+                raise ValueError(
+                    f"expected {columns.width} columns, found {len(row)}; the table is cut short "
+                    "or damaged"
+                )
+            try:
+                values[i] = [float(row[c]) if row[c] else np.nan for c in columns.values]
+            except ValueError as error:
+                raise ValueError(f"expected numbers or nothing as targets ({error})") from error
+            mols.append(parse_smiles(row[columns.smiles], any_aromaticity=True))
+    return encode(mols, OGB), values

@@ -1,4 +1,4 @@
-"""Which graphs train, validate and test: published splits, and a generator for the rest."""
+"""Splits of a dataset for training, validation and test: published ones and random ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from softperm.files import write_atomically
 
 @dataclass(frozen=True)
 class Split:
-    """Three disjoint sets of graphs, by their place in the dataset.
+    """Three disjoint sets of graphs, by their positions in the dataset.
 
     Args:
-        train: graphs to learn from.
-        validation: graphs to choose by.
-        test: graphs to report on.
+        train: graphs for training.
+        validation: graphs for model selection.
+        test: graphs for the reported score.
     """
 
     train: Int[Tensor, " train"]
@@ -38,8 +38,8 @@ class Folds:
 
     Args:
         splits: one split for each outer fold, with its own selection split inside.
-        origin: the file they were read from or written to.
-        digest: SHA-256 of the splits themselves, however the file is laid out.
+        origin: the file of the splits.
+        digest: SHA-256 of the splits, independent of the file's layout.
     """
 
     splits: tuple[Split, ...]
@@ -64,13 +64,13 @@ def read_folds(path: Path, graphs: int) -> Folds:
 
     Args:
         path: the JSON file.
-        graphs: how many graphs the dataset has.
+        graphs: number of graphs of the dataset.
 
     Returns:
         The folds.
 
     Raises:
-        ValueError: if the file is not in this layout, or does not divide exactly these graphs.
+        ValueError: the file has another layout, or does not contain every graph once.
     """
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
@@ -78,14 +78,14 @@ def read_folds(path: Path, graphs: int) -> Folds:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path}: expected a list of folds {{test, model_selection: [{{train, validation}}]}} "
-            f"({type(error).__name__}: {error}); fetch or make the splits again"
+            f"({type(error).__name__}: {error}); get or draw the splits again"
         ) from error
     _check(splits, graphs, path)
     return Folds(splits, str(path), _digest(splits))
 
 
 def write_folds(path: Path, splits: Sequence[Split]) -> None:
-    """Write splits in the layout that :func:`read_folds` reads, at once or not at all."""
+    """Write splits atomically, in the layout that :func:`read_folds` reads."""
     listed = [
         {
             "test": s.test.tolist(),
@@ -99,22 +99,22 @@ def write_folds(path: Path, splits: Sequence[Split]) -> None:
 def make_folds(
     classes: Int[Tensor, " B"] | None, graphs: int, seed: int, folds: int = 10
 ) -> tuple[Split, ...]:
-    """Divide a dataset as the protocol does: ``folds`` test sets, and 90/10 of what remains.
+    """Split a dataset like the protocol: ``folds`` test sets, and 90/10 of the remaining graphs.
 
-    The graphs of each class are shuffled and dealt out in turn, so the number of graphs of a class
-    in a fold is within one of its share, and so are the sizes of the folds.
+    The graphs of each class are shuffled and assigned to the folds in turn, so the number of graphs
+    of a class in a fold is within one of its share, and so are the sizes of the folds.
 
     Args:
-        classes: the class of each graph; None to deal without regard to it.
+        classes: the class of each graph; None to ignore classes.
         graphs: number of graphs B.
-        seed: decides the shuffles.
+        seed: determines the shuffles.
         folds: number of outer folds.
 
     Returns:
         One split for each fold.
 
     Raises:
-        ValueError: if there are too few graphs or folds, or not one class for each graph.
+        ValueError: there are too few graphs or folds, or not one class for each graph.
 
     >>> splits = make_folds(torch.tensor([0, 1] * 50), 100, seed=0)
     >>> [len(part) for part in (splits[0].train, splits[0].validation, splits[0].test)]
@@ -127,56 +127,56 @@ def make_folds(
     if graphs < 2 * folds:
         raise ValueError(f"expected {2 * folds} graphs at least for {folds} folds, found {graphs}")
     known = np.zeros(graphs, dtype=np.int64) if classes is None else classes.numpy()
-    hand = _deal(known, folds, np.random.default_rng([seed, 0]))  # (B,)
-    made = []
+    fold_of = _assign(known, folds, np.random.default_rng([seed, 0]))  # (B,)
+    splits = []
     for fold in range(folds):
-        rest = np.flatnonzero(hand != fold)
-        chosen = _deal(known[rest], 10, np.random.default_rng([seed, 1 + fold])) == 0
-        parts = (rest[~chosen], rest[chosen], np.flatnonzero(hand == fold))
-        made.append(Split(*(torch.from_numpy(p) for p in parts)))
-    return tuple(made)
+        rest = np.flatnonzero(fold_of != fold)
+        chosen = _assign(known[rest], 10, np.random.default_rng([seed, 1 + fold])) == 0
+        parts = (rest[~chosen], rest[chosen], np.flatnonzero(fold_of == fold))
+        splits.append(Split(*(torch.from_numpy(p) for p in parts)))
+    return tuple(splits)
 
 
 def random_split(graphs: int, seed: int, validation: float = 0.1, test: float = 0.1) -> Split:
-    """Divide a dataset at random, as the paper does with QM9: 80 / 10 / 10 %.
+    """Split a dataset at random, as the paper does with QM9: 80 / 10 / 10 %.
 
     Args:
         graphs: number of graphs B.
-        seed: decides the shuffle.
-        validation: share of the validation set.
-        test: share of the test set.
+        seed: determines the shuffle.
+        validation: fraction of graphs in the validation set.
+        test: fraction of graphs in the test set.
 
     Returns:
         The split, each part in ascending order.
 
     Raises:
-        ValueError: if a share is none, or no graph is left to train on.
+        ValueError: a fraction is outside [0, 1), or no graph remains for training.
 
     >>> split = random_split(130_831, seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
     (104665, 13083, 13083)
     """
     if not (math.isfinite(validation) and math.isfinite(test)):
-        raise ValueError(f"expected shares between 0 and 1, found {validation} and {test}")
+        raise ValueError(f"expected fractions between 0 and 1, found {validation} and {test}")
     order = np.random.default_rng(seed).permutation(graphs)
     second = round(graphs * test)
     third = second + round(graphs * validation)
     if not (0 <= validation < 1 and 0 <= test < 1 and third < graphs):
         raise ValueError(
-            f"validation {validation} and test {test} are no shares of {graphs} graphs that leave "
-            "some to train on"
+            f"validation is {validation} and test {test}; expected fractions from 0 on that "
+            f"leave some of {graphs} graphs for training"
         )
     parts = (order[third:], order[second:third], order[:second])
     return Split(*(torch.from_numpy(np.sort(p)) for p in parts))
 
 
-def _deal(classes: np.ndarray, hands: int, rng: np.random.Generator) -> np.ndarray:
-    """Which hand each graph is dealt to; classes one after the other, shuffled inside."""
+def _assign(classes: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
+    """The fold of each graph: graphs sorted by class and shuffled within, assigned in turn."""
     order = rng.permutation(classes.size)
     order = order[np.argsort(classes[order], kind="stable")]
-    hand = np.empty(classes.size, dtype=np.int64)
-    hand[order] = np.arange(classes.size) % hands
-    return hand
+    fold_of = np.empty(classes.size, dtype=np.int64)
+    fold_of[order] = np.arange(classes.size) % folds
+    return fold_of
 
 
 def _parse_fold(fold: dict) -> Split:
@@ -194,14 +194,14 @@ def _check(splits: tuple[Split, ...], graphs: int, path: Path) -> None:
         together = torch.cat([split.train, split.validation, split.test]).sort().values
         if not torch.equal(together, whole):
             raise ValueError(
-                f"{path}: fold {number} divides {together.numel():,} graphs, not each of the "
-                f"dataset's {graphs:,} once; these splits belong to another dataset"
+                f"{path}: fold {number} has {together.numel():,} graphs, not each of the dataset's "
+                f"{graphs:,} once; these splits belong to another dataset"
             )
     tests = torch.cat([s.test for s in splits]).sort().values if splits else whole[:0]
     if not torch.equal(tests, whole):
         raise ValueError(
             f"{path}: the test sets of the {len(splits)} folds do not hold each of the "
-            f"{graphs:,} graphs once; fetch or make the splits again"
+            f"{graphs:,} graphs once; get or draw the splits again"
         )
 
 

@@ -1,15 +1,54 @@
-"""What a dataset looks like in numbers, beside what the paper says of it."""
+"""Statistics of a dataset, the paper's numbers for comparison, and figures."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from softperm.data.datasets.dataset import Dataset
-from softperm.data.datasets.published import EXPLANATIONS, PUBLISHED, PUBLISHED_MEANS, Statistics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from softperm.pyg import Data
+
+LINEAR_DEGREES = 10  # degrees up to which an axis is linear
+_DRAWABLE = 500  # vertices; drawings of larger graphs are not readable
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """One column of the paper's table of datasets.
+
+    Args:
+        max_vertices: number of vertices of the largest graph.
+        min_vertices: number of vertices of the smallest graph.
+        mean_vertices: mean number of vertices of a graph.
+        max_edges: largest number of undirected edges of a graph.
+        min_edges: smallest number of undirected edges of a graph.
+        mean_edges: mean number of undirected edges of a graph.
+        labels: number of different vertex labels; None without labels.
+        attributes: number of continuous attributes of a vertex; None without attributes.
+        graphs: number of graphs.
+        classes: number of classes; None for other targets.
+    """
+
+    max_vertices: int | None
+    min_vertices: int | None
+    mean_vertices: float
+    max_edges: int | None
+    min_edges: int | None
+    mean_edges: float
+    labels: int | None
+    attributes: int | None
+    graphs: int
+    classes: int | None
 
 
 @dataclass(frozen=True)
@@ -17,11 +56,11 @@ class Comparison:
     """One number of the data and of the paper.
 
     Args:
-        field: which number of :class:`Statistics`.
-        found: the data's number.
-        published: the paper's; None where it gives none.
+        field: the name of a field of :class:`Statistics`.
+        found: the number in the data, rounded to ``digits``.
+        published: the number in the paper; None if it gives none.
         note: why they differ, if they do.
-        digits: decimals the paper gives, to which ``found`` is rounded.
+        digits: number of decimals in the paper.
     """
 
     field: str
@@ -32,21 +71,21 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the two are equal once rounded as the paper rounds."""
+        """Whether the two numbers are equal after rounding."""
         return self.found == self.published
 
 
 def statistics_of(dataset: Dataset) -> Statistics:
-    """The numbers of the paper's table for a dataset, from its graphs.
+    """The numbers of the paper's table, computed from a dataset's graphs.
 
     Args:
-        dataset: any dataset, attributes left out or not.
+        dataset: any dataset, with or without attributes.
 
     Returns:
-        The numbers, unrounded. Labels and attributes are those of the source.
+        The numbers, not rounded. Labels are those of the source.
     """
     sizes, edges = dataset.collection.sizes, edge_counts(dataset)
-    columns = [len(values) for values in dataset.meta.label_values]
+    columns = [len(values) for values in dataset.schema.label_values]
     x = dataset.collection.x
     return Statistics(
         max_vertices=int(sizes.max()),
@@ -63,12 +102,12 @@ def statistics_of(dataset: Dataset) -> Statistics:
 
 
 def edge_counts(dataset: Dataset) -> Int[Tensor, " B"]:
-    """Undirected edges of each graph."""
+    """Number of undirected edges of each graph."""
     return dataset.collection.edge_ptr.diff() // 2
 
 
 def compare(dataset: Dataset) -> tuple[Comparison, ...]:
-    """Hold a dataset's numbers against the paper's.
+    """Compare a dataset's numbers with the paper's.
 
     Args:
         dataset: the dataset.
@@ -77,26 +116,26 @@ def compare(dataset: Dataset) -> tuple[Comparison, ...]:
         One comparison for each number of the table.
     """
     found = asdict(statistics_of(dataset))
-    said: dict[str, float | int | None] = {}
+    paper: dict[str, float | int | None] = {}
     digits = 2
     if dataset.name in PUBLISHED:
-        said = asdict(PUBLISHED[dataset.name])
+        paper = asdict(PUBLISHED[dataset.name])
     elif dataset.name in PUBLISHED_MEANS:
         graphs, vertices, edges = PUBLISHED_MEANS[dataset.name]
-        said = {"graphs": graphs, "mean_vertices": vertices, "mean_edges": edges}
+        paper = {"graphs": graphs, "mean_vertices": vertices, "mean_edges": edges}
         digits = 1
-    made = []
+    comparisons = []
     for name in (f.name for f in fields(Statistics)):
-        value, published = found[name], said.get(name)
+        value, published = found[name], paper.get(name)
         value = round(value, digits) if isinstance(value, float) else value
-        unlike = bool(said) and name in said and value != published
-        note = EXPLANATIONS.get((dataset.name, name), "not explained") if unlike else ""
-        made.append(Comparison(name, value, published, note, digits))
-    return tuple(made)
+        differs = name in paper and value != published
+        note = EXPLANATIONS.get((dataset.name, name), "not explained") if differs else ""
+        comparisons.append(Comparison(name, value, published, note, digits))
+    return tuple(comparisons)
 
 
 def degree_histogram(dataset: Dataset) -> Int[Tensor, " degrees"]:
-    """How many vertices have each degree, from 0 up.
+    """Number of vertices of each degree, from 0 on.
 
     Args:
         dataset: the dataset.
@@ -105,3 +144,142 @@ def degree_histogram(dataset: Dataset) -> Int[Tensor, " degrees"]:
         Counts, (largest degree + 1,).
     """
     return torch.bincount(dataset.collection.structure[:, 0].long())
+
+
+def histograms(dataset: Dataset) -> Figure:
+    """Histograms of the numbers of vertices and edges of a graph, and of the degrees.
+
+    Args:
+        dataset: the dataset.
+
+    Returns:
+        A figure of three panels.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    axes = figure.subplots(1, 3)
+    counts = (dataset.collection.sizes.numpy(), edge_counts(dataset).numpy())
+    for axis, values, name in zip(axes, counts, ("vertices", "edges"), strict=False):
+        axis.hist(values, bins=_bins(values), color="C0")
+        axis.set(xlabel=f"{name} of a graph", ylabel="graphs", xscale=_scale(values))
+    degrees = degree_histogram(dataset).numpy()
+    present = np.flatnonzero(degrees)
+    axes[2].plot(present, degrees[present], ".", color="C1")
+    axes[2].set(xlabel="degree", ylabel="vertices", yscale="log")
+    if len(degrees) > LINEAR_DEGREES:
+        axes[2].set_xscale("symlog", linthresh=LINEAR_DEGREES)
+    else:
+        axes[2].xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[2].set_xlim(left=-0.5)
+    figure.suptitle(f"{dataset.name}: {len(dataset):,} graphs")
+    return figure
+
+
+def drawings(dataset: Dataset, count: int = 6) -> Figure:
+    """Some graphs of different sizes, vertices coloured by their first label or their degree.
+
+    Args:
+        dataset: the dataset.
+        count: how many graphs.
+
+    Returns:
+        A figure of one panel per graph, smallest first, with its number and class.
+    """
+    from matplotlib.figure import Figure
+
+    chosen = choose(dataset, count)
+    rows = -(-len(chosen) // 3)
+    figure = Figure(figsize=(12, 3.8 * rows), layout="constrained")
+    axes = figure.subplots(rows, 3, squeeze=False).ravel()
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, i, graph in zip(axes, chosen.tolist(), dataset.graphs(chosen.tolist()), strict=False):
+        _draw(axis, graph)
+        name = f", class {dataset.class_names[int(dataset.y[i])]}" if dataset.class_names else ""
+        axis.set_title(f"graph {i}{name}: {graph.num_nodes} vertices", fontsize=10)
+    figure.suptitle(dataset.name)
+    return figure
+
+
+def choose(dataset: Dataset, count: int) -> Int[np.ndarray, " chosen"]:
+    """Graphs spread evenly over the sizes that can be drawn, smallest first.
+
+    Args:
+        dataset: the dataset.
+        count: how many.
+
+    Returns:
+        Their numbers.
+    """
+    sizes = dataset.collection.sizes.numpy()
+    order = np.argsort(sizes, kind="stable")
+    order = order[sizes[order] <= max(_DRAWABLE, int(sizes.min()))]
+    places = np.linspace(0, order.size - 1, min(count, order.size)).round().astype(int)
+    return order[places]
+
+
+def _draw(axis: Axes, graph: Data) -> None:
+    import networkx as nx
+
+    drawn = nx.empty_graph(graph.num_nodes)
+    drawn.add_edges_from(graph["edge_index"].T.tolist())
+    label = graph.label if "label" in graph else None
+    colour = np.array([d for _, d in drawn.degree()])
+    if label is not None:
+        colour = (label if label.ndim == 1 else label[:, 0]).numpy()
+    positions = nx.spring_layout(drawn, seed=0, iterations=60)
+    size = max(6, 300 // len(drawn) ** 0.7)
+    nx.draw_networkx_edges(drawn, positions, ax=axis, alpha=0.3, width=0.6)
+    nx.draw_networkx_nodes(
+        drawn, positions, ax=axis, node_size=size, node_color=colour, cmap="turbo", linewidths=0
+    )
+
+
+def _bins(values: np.ndarray) -> np.ndarray:
+    low, high = max(1, int(values.min())), int(values.max()) + 1
+    if _scale(values) == "log":
+        return np.geomspace(low, high, 50)
+    return np.arange(0, high + 1, max(1, high // 50))
+
+
+def _scale(values: np.ndarray) -> str:
+    return "log" if values.max() > 20 * np.median(values) or values.max() > 1000 else "linear"
+
+
+PUBLISHED: dict[str, Statistics] = {
+    "MUTAG": Statistics(28, 10, 17.93, 33, 10, 19.79, 7, None, 188, 2),
+    "DD": Statistics(5748, 30, 284.32, 14267, 63, 715.66, 82, None, 1178, 2),
+    "NCI1": Statistics(111, 3, 29.87, 119, 2, 32.30, 37, None, 4110, 2),
+    "PROTEINS": Statistics(620, 4, 39.05, 1049, 5, 72.81, 3, None, 1113, 2),
+    "ENZYMES": Statistics(126, 2, 32.63, 149, 1, 62.14, None, 18, 600, 6),
+    "IMDB-BINARY": Statistics(136, 12, 19.77, 1249, 26, 96.53, None, None, 1000, 2),
+    "IMDB-MULTI": Statistics(89, 7, 13.00, 1467, 12, 65.93, None, None, 1500, 3),
+    "REDDIT-BINARY": Statistics(3782, 6, 429.61, 4071, 4, 497.75, None, None, 2000, 2),
+    "REDDIT-MULTI-5K": Statistics(3648, 22, 508.50, 4783, 21, 594.87, None, None, 4999, 5),
+    "COLLAB": Statistics(492, 32, 74.49, 40119, 60, 2457.34, None, None, 5000, 3),
+}
+"""The paper's table of the ten classification datasets."""
+
+PUBLISHED_MEANS: dict[str, tuple[int, float, float]] = {
+    "ogbg-molhiv": (41_127, 25.5, 27.5),
+    "ogbg-molpcba": (437_929, 26.0, 28.0),
+}
+"""Graphs, mean vertices and mean edges that the paper's text gives."""
+
+EXPLANATIONS: dict[tuple[str, str], str] = {
+    ("PROTEINS", "mean_vertices"): "39.0575, the paper's number if cut instead of rounded",
+    ("PROTEINS", "mean_edges"): "72.8158, the paper's number if cut instead of rounded",
+    ("ENZYMES", "labels"): "the files hold 3 labels beside the 18 attributes; both are used",
+    ("IMDB-MULTI", "mean_edges"): "65.9353, the paper's number if cut instead of rounded",
+    ("REDDIT-BINARY", "mean_vertices"): (
+        "429.627 with the 21 vertices without edges, 429.6165 without them; the latter is the "
+        "paper's number if cut instead of rounded"
+    ),
+    ("COLLAB", "mean_edges"): (
+        "2,457.2158 without the 2,837 self-loops of the files, 2,457.7832 with them; the paper's "
+        "number lies between the two"
+    ),
+}
+"""Why a number in the paper differs from the data, by dataset and field."""

@@ -1,4 +1,4 @@
-"""The paper's two collections of generated graphs: the distance study and the runtime study."""
+"""The paper's two synthetic datasets: of the distance study and of the runtime study."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from jaxtyping import Int
 from softperm.data.graphs import as_graph
 from softperm.pyg import Data
 
-# How many random graphs there are of each size, for every choice of the family's parameter.
-BARABASI_ALBERT = {6: 2, 7: 5, 8: 6, 9: 5}  # each with 1, 2 and 3 edges of a new vertex
-WATTS_STROGATZ = {6: 6, 7: 7, 8: 9, 9: 6}  # each with 2 and 4 neighbours on the ring
-ERDOS_RENYI = {5: 1, 6: 5, 7: 5, 8: 3, 9: 3}  # each with 40 %, 60 % and 80 % of all edges
+# Number of random graphs of each size, for every value of the family's parameter.
+BARABASI_ALBERT = {6: 2, 7: 5, 8: 6, 9: 5}  # 1, 2 and 3 edges per new vertex
+WATTS_STROGATZ = {6: 6, 7: 7, 8: 9, 9: 6}  # 2 and 4 neighbours on the ring
+ERDOS_RENYI = {5: 1, 6: 5, 7: 5, 8: 3, 9: 3}  # 40 %, 60 % and 80 % of all edges
 REWIRING = 0.3  # probability that Watts and Strogatz's model moves an edge
 
 
 def distance_study(seed: int = 0, *, max_vertices: int = 9) -> list[Data]:
     """The graphs of the distance study: eight families of small connected graphs.
 
-    The paper gives statistics, not the graphs. With the default size every seed meets them to their
-    two decimals: 191 connected graphs, 2 to 9 vertices (1,392 in all, mean 7.29), 1 to 36 edges
-    (2,166 in all, mean 11.34). They are
+    The paper gives statistics, not the graphs. With the default size every seed has these
+    statistics to two decimals: 191 connected graphs, 2 to 9 vertices (1,392 in all, mean 7.29),
+    1 to 36 edges (2,166 in all, mean 11.34). The graphs are
 
     - all paths (2 to 9 vertices), cycles (from 3), stars and complete graphs (from 4), and grids
-      (from 2 × 3), each kind as far as it is not also a smaller kind: 30 graphs;
+      (from 2 × 3), without those that also belong to an earlier family: 30 graphs;
     - 54 Barabási–Albert, 56 Watts–Strogatz and 51 Erdős–Rényi graphs, the latter with a given
-      number of edges and drawn until connected. Independent draws may be isomorphic.
+      number of edges and redrawn until connected. Some may be isomorphic.
 
     Args:
-        seed: of the random graphs.
-        max_vertices: size of the largest graph. More than 9 goes past the paper: the first five
-            families grow up to it, and each random graph grows by what it exceeds 9.
+        seed: determines the random graphs.
+        max_vertices: size of the largest graph, 9 in the paper. With more, the first five families
+            have graphs up to this size, and every random graph has ``max_vertices - 9`` more
+            vertices.
 
     Returns:
         Canonical graphs, each with the name of its ``family``.
@@ -46,12 +47,12 @@ def distance_study(seed: int = 0, *, max_vertices: int = 9) -> list[Data]:
         raise ValueError(
             f"max_vertices is {max_vertices}; expected 9, the size in the paper, or more"
         )
-    made: list[Data] = []
+    graphs: list[Data] = []
     for family, graph in (*_regular(max_vertices), *_random(max_vertices - 9, seed)):
         data = as_graph(nx.convert_node_labels_to_integers(graph))
         data.family = family
-        made.append(data)
-    return made
+        graphs.append(data)
+    return graphs
 
 
 def runtime_study(
@@ -59,16 +60,16 @@ def runtime_study(
 ) -> tuple[list[Data], Int[np.ndarray, " B"]]:
     """The graphs of the runtime study: Erdős–Rényi graphs of one size, sparse ones and dense ones.
 
-    An edge is there with probability 0.2 in the first class and 0.4 in the second; the paper says
-    only that the first is sparser.
+    Edges have probability 0.2 in the first class and 0.4 in the second; the paper only says that
+    the first is sparser.
 
     Args:
         vertices: size of every graph.
-        seed: of the random graphs.
-        graphs: how many, an even number.
+        seed: determines the random graphs.
+        graphs: number of graphs, even.
 
     Returns:
-        Canonical graphs, and the class of each, 0 or 1, half of them each.
+        Canonical graphs, and the class of each, 0 for the first half and 1 for the second.
     """
     if graphs < 2 or graphs % 2:
         raise ValueError(f"graphs is {graphs}; expected an even number, half for each class")
@@ -85,7 +86,7 @@ def runtime_study(
 
 
 def _regular(largest: int) -> Iterator[tuple[str, nx.Graph]]:
-    """The five families without chance, a graph of two families under the first of them only."""
+    """The five deterministic families; a graph of two families is only in the first of them."""
     yield from (("path", nx.path_graph(n)) for n in range(2, largest + 1))
     yield from (("cycle", nx.cycle_graph(n)) for n in range(3, largest + 1))
     yield from (("star", nx.star_graph(n - 1)) for n in range(4, largest + 1))
@@ -115,7 +116,7 @@ def _watts_strogatz(n: int, neighbours: int, seed: int) -> nx.Graph:
 
 
 def _erdos_renyi(n: int, density: float, seed: int) -> nx.Graph:
-    """A connected graph of n vertices with a given share of all edges, n edges at least."""
+    """A connected graph of n vertices with a given fraction of all edges, at least n edges."""
     edges = max(n, round(density * n * (n - 1) / 2))
     draw = np.random.default_rng(seed)
     while True:

@@ -1,4 +1,4 @@
-"""Any dataset in the TUDataset layout, as a recipe."""
+"""Preparing any dataset in the TUDataset layout."""
 
 from __future__ import annotations
 
@@ -7,48 +7,51 @@ from pathlib import Path
 
 import numpy as np
 
-from softperm.data.datasets.meta import Meta
-from softperm.data.datasets.pins import CONTENT
-from softperm.data.datasets.prepare import Built, Part, Recipe, codes_type
-from softperm.data.formats.archive import Archive
+from softperm.data.archive import Archive
+from softperm.data.datasets.catalogue import Entry
+from softperm.data.datasets.prepared import Part, RawData, Recipe, Schema, codes_type
 from softperm.data.formats.tu import TUArrays, read_tu
 from softperm.progress import Report
 
-_MODULES = ("archive", "tu")
-_EDGES = 1 << 22  # a part's worth, so that working memory does not grow with the dataset
+_MODULES = (
+    "softperm.data.datasets.tu",
+    "softperm.data.archive",
+    "softperm.data.formats.tu",
+)
+_EDGES = 1 << 22  # of one part, so that the working memory for features is bounded
 
 
-def tu_recipe(name: str, path: Path, symmetrise: bool, fetched: bool) -> Recipe:
-    """How a TUDataset folder or archive becomes a prepared dataset.
+def tu_recipe(entry: Entry, path: Path, symmetrise: bool, downloaded: bool) -> Recipe:
+    """How to prepare a dataset from a TUDataset folder or archive.
 
     Args:
-        name: the dataset's name.
-        path: the folder or zip archive that holds its text files.
+        entry: the dataset.
+        path: the folder or zip archive with its text files.
         symmetrise: see :func:`softperm.data.formats.tu.read_tu`.
-        fetched: whether the files were downloaded, and must be the known ones.
+        downloaded: whether the files were downloaded, and must be the known ones.
 
     Returns:
         The recipe.
     """
 
-    def build(progress: Report) -> Built:
-        arrays = read_tu(path, name, symmetrise)
-        return Built(_meta(arrays), _parts(arrays, progress))
+    def read(progress: Report) -> RawData:
+        arrays = read_tu(path, entry.name, symmetrise)
+        return RawData(_schema(arrays), _parts(arrays, progress))
 
     with Archive(path) as archive:
-        members = [n for n in archive.names if Path(n).name.startswith(f"{name}_")]
+        members = [n for n in archive.names if Path(n).name.startswith(f"{entry.name}_")]
         source = archive.digest(members)
     return Recipe(
-        name=name,
+        name=entry.name,
         source=source,
         options={"symmetrise": symmetrise},
-        modules=("softperm.data.datasets.tu", *(f"softperm.data.formats.{m}" for m in _MODULES)),
-        build=build,
-        content=CONTENT.get(name) if fetched and not symmetrise else None,
+        modules=_MODULES,
+        read=read,
+        fingerprint=entry.fingerprint if downloaded and not symmetrise else None,
     )
 
 
-def _meta(arrays: TUArrays) -> Meta:
+def _schema(arrays: TUArrays) -> Schema:
     if arrays.graph_label is None and arrays.graph_attributes is None:
         raise ValueError(
             f"{arrays.name}: expected {arrays.name}_graph_labels.txt or "
@@ -62,7 +65,7 @@ def _meta(arrays: TUArrays) -> Meta:
         )
     targets = 0 if arrays.graph_attributes is None else arrays.graph_attributes.shape[1]
     classes = () if arrays.graph_label is None else np.unique(arrays.graph_label).tolist()
-    return Meta(
+    return Schema(
         name=arrays.name,
         task="classification" if arrays.graph_label is not None else "regression",
         target_names=tuple(f"target {t}" for t in range(targets)),
@@ -75,7 +78,7 @@ def _meta(arrays: TUArrays) -> Meta:
 
 
 def _vocabularies(labels: np.ndarray | None) -> tuple[tuple[str, ...], ...]:
-    """Of every column, the labels that occur, in ascending order: code c stands for the c-th."""
+    """The labels of every column in ascending order, which is the order of their codes."""
     columns = () if labels is None else labels.T
     return tuple(tuple(str(v) for v in np.unique(c).tolist()) for c in columns)
 

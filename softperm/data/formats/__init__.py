@@ -17,8 +17,8 @@ from typing import IO, cast
 
 import numpy as np
 
+from softperm.data.archive import Archive
 from softperm.data.canonical import canonicalise, check_same_fields, warn_removed
-from softperm.data.formats.archive import Archive
 from softperm.data.formats.graphml import read_graphml, read_graphml_folder
 from softperm.data.formats.json_lines import read_json_lines
 from softperm.data.formats.tables import Record, as_column, check_targets, read_smiles_table

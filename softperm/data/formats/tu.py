@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import DTypeLike
 
+from softperm.data.archive import Archive
 from softperm.data.canonical import SYMMETRISE
 from softperm.data.collection import slice_graph
-from softperm.data.formats.archive import Archive
 from softperm.data.formats.tables import as_number
 from softperm.errors import GraphError
 from softperm.pyg import Data

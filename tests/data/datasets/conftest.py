@@ -18,7 +18,7 @@ def _no_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SOFTPERM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SOFTPERM_MIRROR", "http://127.0.0.1:9")  # nobody listens there
-    monkeypatch.setattr("softperm.data.datasets.download._ATTEMPTS", 1)
+    monkeypatch.setattr("softperm.data.datasets.store._ATTEMPTS", 1)
 
 
 @pytest.fixture

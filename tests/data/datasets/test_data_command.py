@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_get_prepares_and_says_what_was_left_out(write_tu: Callable) -> None:
     (row,) = json.loads(run("get", "TOY", "--data-root", root, "--json"))
     assert row["graphs"] == 1
     assert row["self-loops / repeats left out"] == "1 / 1"
-    assert len(list((open_store().cache / "prepared").glob("TOY-*.pack"))) == 1
+    assert len(list((open_store().cache / "prepared").glob("TOY-*/manifest.json"))) == 1
 
 
 def test_show_prints_statistics_and_draws(write_tu: Callable, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_show_gives_json(write_tu: Callable) -> None:
 
 def test_verify_finds_sound_files_sound(write_tu: Callable) -> None:
     checks = json.loads(run("verify", "TOY", "--data-root", write_tu(), "--json"))
-    assert [c["what"] for c in checks] == ["raw files", "data", "prepared file"]
+    assert [c["what"] for c in checks] == ["raw files", "data", "prepared files"]
     assert all(c["good"] for c in checks)
 
 
@@ -74,13 +75,13 @@ def test_verify_without_names_looks_at_what_is_at_hand(write_tu: Callable) -> No
 def test_verify_names_what_is_damaged(write_tu: Callable) -> None:
     root = write_tu()
     run("get", "TOY", "--data-root", root)
-    (pack,) = (open_store().cache / "prepared").glob("TOY-*.pack")
-    content = bytearray(pack.read_bytes())
-    content[70] ^= 1
-    pack.write_bytes(content)
-    with pytest.raises(ValueError, match=r"not as it should be: TOY \(prepared file\)"):
+    (array,) = (open_store().cache / "prepared").glob("TOY-*/edge_index.npy")
+    content = bytearray(array.read_bytes())
+    content[-4] ^= 1
+    array.write_bytes(content)
+    with pytest.raises(ValueError, match=r"not as it should be: TOY \(prepared files\)"):
         run("verify", "TOY", "--data-root", root)
-    pack.unlink()
+    shutil.rmtree(array.parent)
     archive = root / "tu" / "TOY.zip"
     os.truncate(archive, archive.stat().st_size - 10)
     with pytest.raises(ValueError, match=r"not as it should be: TOY \(raw files\)"):

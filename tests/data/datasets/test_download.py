@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from file_server import FileServer
 
-from softperm.data.datasets.download import Unreachable, download, record_of
+from softperm.data.datasets.store import Unreachable, download, record_of
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
@@ -32,7 +32,7 @@ def test_a_file_arrives_with_a_record_of_its_origin(target: Path, server: FileSe
     record = json.loads(record_of(target).read_text())
     assert record["sha256"] == hashlib.sha256(CONTENT).hexdigest()
     assert record["url"] == f"{server.url}/file.zip"
-    assert told[-1] == ("fetching file.zip", len(CONTENT), len(CONTENT))
+    assert told[-1] == ("downloading file.zip", len(CONTENT), len(CONTENT))
     assert not target.with_name("file.zip.part").exists()
 
 
@@ -42,7 +42,7 @@ def test_a_download_killed_midway_leaves_no_file_and_is_resumed(
     server.slow = 0.01
     code = f"""
 from pathlib import Path
-from softperm.data.datasets.download import download
+from softperm.data.datasets.store import download
 download({server.url + "/file.zip"!r}, Path({str(target)!r}))
 """
     home = Path(__file__).parents[3]
@@ -65,7 +65,7 @@ download({server.url + "/file.zip"!r}, Path({str(target)!r}))
 def test_a_connection_that_breaks_off_is_continued(
     target: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("softperm.data.datasets.download._ATTEMPTS", 4)
+    monkeypatch.setattr("softperm.data.datasets.store._ATTEMPTS", 4)
     server.break_after = 100_000
     download(f"{server.url}/file.zip", target, patience=0.001)
     assert target.read_bytes() == CONTENT
@@ -96,7 +96,7 @@ def test_a_server_without_ranges_sends_all_again(target: Path, server: FileServe
 def test_a_file_complete_but_not_yet_named_is_taken_again(
     target: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("softperm.data.datasets.download._ATTEMPTS", 2)
+    monkeypatch.setattr("softperm.data.datasets.store._ATTEMPTS", 2)
     part = target.with_name("file.zip.part")
     part.parent.mkdir()
     part.write_bytes(CONTENT)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softperm.data.datasets.molecules import (
+from softperm.data.molecules import (
     ATOM_FEATURES,
     BOND_FEATURES,
     OGB,
@@ -21,7 +21,7 @@ OXALATE = "O=C1O[Al]23(OC1=O)(OC(=O)C(=O)O2)OC(=O)C(=O)O3"  # row 137: aluminium
 
 
 def graph(smiles: str) -> Molecules:
-    return encode([parse_smiles(smiles, "graph 0")], OGB)
+    return encode([parse_smiles(smiles)], OGB)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_bonds_have_the_features_of_ogb(smiles: str, ends: tuple, codes: list[in
 
 
 def test_molecules_lie_end_to_end_with_sorted_edges() -> None:
-    made = encode([parse_smiles(s, "") for s in ("CCO", "O", "C1CC1")], OGB)
+    made = encode([parse_smiles(s) for s in ("CCO", "O", "C1CC1")], OGB)
     assert made.sizes.tolist() == [3, 1, 3]
     assert made.edge_counts.tolist() == [4, 0, 6]
     assert made.edge_index.tolist() == [
@@ -83,8 +83,8 @@ def test_codes_stay_within_their_vocabularies() -> None:
 
 
 def test_what_is_no_molecule_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="graph 7: expected a SMILES string, found 'nonsense'"):
-        parse_smiles("nonsense", "graph 7")
+    with pytest.raises(ValueError, match="'nonsense' is not valid SMILES"):
+        parse_smiles("nonsense")
 
 
 def rows_of_molhiv(data_root: Path) -> list[str]:
@@ -98,7 +98,7 @@ def test_features_equal_those_of_ogb_for_two_thousand_molecules(data_root: Path)
     smiles = rows_of_molhiv(data_root)
     chosen = [i for i in range(3, len(smiles), 20) if i not in UNSANITARY]
     assert len(chosen) >= 2000
-    made = encode([parse_smiles(smiles[i], f"graph {i}") for i in chosen], OGB)
+    made = encode([parse_smiles(smiles[i]) for i in chosen], OGB)
     v = e = 0
     for k, i in enumerate(chosen):
         theirs = mol.smiles2graph(smiles[i])
@@ -115,7 +115,7 @@ def test_the_seven_that_do_not_sanitise_have_ogb_features_too(data_root: Path) -
     features = pytest.importorskip("ogb.utils.features")
     smiles = rows_of_molhiv(data_root)
     for i in UNSANITARY:
-        mol = parse_smiles(smiles[i], f"graph {i}")
+        mol = parse_smiles(smiles[i])
         made = encode([mol], OGB)
         theirs = [features.atom_to_feature_vector(atom) for atom in mol.GetAtoms()]
         np.testing.assert_array_equal(made.atom, theirs)

@@ -11,8 +11,9 @@ import torch
 from file_server import FileServer
 
 from softperm.data.datasets import load_dataset
-from softperm.data.datasets.molecules import OGB, encode, parse_smiles
+from softperm.data.datasets.catalogue import find_entry
 from softperm.data.datasets.ogb import ogb_recipe, unknown_files
+from softperm.data.molecules import OGB, encode, parse_smiles
 from softperm.progress import silent
 
 SMILES = ["CCO", "c1ccccc1", "[Na+].[Cl-]", "C#N", "O=C1O[Al]23(OC1=O)(OC(=O)C(=O)O2)OC(=O)C(=O)O3"]
@@ -58,7 +59,7 @@ def test_molecules_labels_and_the_official_split_arrive(write_ogb: Callable) -> 
         [3],
         [4],
     ]
-    made = encode([parse_smiles(s, "") for s in SMILES], OGB)
+    made = encode([parse_smiles(s) for s in SMILES], OGB)
     np.testing.assert_array_equal(dataset.collection.label, made.atom)
     np.testing.assert_array_equal(dataset.collection.edge_label, made.bond)
     np.testing.assert_array_equal(dataset.collection.edge_index, made.edge_index)
@@ -71,7 +72,7 @@ def test_many_processes_give_what_one_gives(write_ogb: Callable, monkeypatch) ->
     folder = write_ogb(times=4) / "ogbg-molpcba"
     told: list[tuple[str, int, int]] = []
     one, two = (
-        list(ogb_recipe("ogbg-molpcba", folder, False, n).build(report).parts)
+        list(ogb_recipe(find_entry("ogbg-molpcba"), folder, False, n).read(report).parts)
         for n, report in ((1, silent), (2, lambda *said: told.append(said)))
     )
     assert len(one) == len(two) == 7
@@ -133,10 +134,10 @@ WHOLE = gzip.compress(b"t1,t2,t3,smiles,mol_id\n1,0,1,CCO,x\n" * 50)
         ),
         (
             {"mapping__mol": "t1,smiles\n1,CCO\n1,CCO\n1,C(\n1,CCO\n1,CCO\n"},
-            r"graph 2: expected a SMILES string, found 'C\('",
+            r"graph 2: 'C\(' is not valid SMILES",
         ),
         ({"split__scaffold__test": ""}, r"split/scaffold divides 4 molecules, but .* holds 5"),
-        ({"split__scaffold__test": "four\n"}, r"test.csv.gz: expected one row number a line"),
+        ({"split__scaffold__test": "four\n"}, r"test.csv.gz: expected one row number per line"),
     ],
 )
 def test_unsound_files_are_refused_in_one_sentence_and_read_once_mended(
@@ -158,10 +159,10 @@ def test_a_missing_split_is_said(write_ogb: Callable) -> None:
 
 def test_files_other_than_the_official_ones_are_named(write_ogb: Callable) -> None:
     folder = write_ogb() / "ogbg-molpcba"
-    assert unknown_files("ogbg-molpcba", folder) == []  # nothing to compare with
-    assert unknown_files("ogbg-molhiv", folder)[0] == "mapping/mol.csv.gz"
+    assert unknown_files(find_entry("ogbg-molpcba"), folder) == []  # nothing to compare with
+    assert unknown_files(find_entry("ogbg-molhiv"), folder)[0] == "mapping/mol.csv.gz"
 
 
 @pytest.mark.data
 def test_the_files_of_molhiv_at_hand_are_the_official_ones(data_root: Path) -> None:
-    assert unknown_files("ogbg-molhiv", data_root / "ogbg-molhiv") == []
+    assert unknown_files(find_entry("ogbg-molhiv"), data_root / "ogbg-molhiv") == []

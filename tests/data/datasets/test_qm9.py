@@ -14,8 +14,7 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 
 from softperm.data.datasets import load_dataset
-from softperm.data.datasets.geometry import match_positions
-from softperm.data.datasets.qm9 import QM9_UNITS
+from softperm.data.datasets.qm9 import QM9_UNITS, match_positions
 
 SMILES = ["C", "CO", "C#N", "[NH3+]CC([O-])=O", "c1ccoc1", "FC=O"]
 TARGETS = np.arange(12.0) + 100 * np.arange(len(SMILES))[:, None]
@@ -156,7 +155,7 @@ def test_unsound_files_are_said_in_one_sentence(write_qm9: Callable, write_sdf: 
     for content, sentence in (
         (whole[:-30], r"qm9_130831.csv.xz is damaged"),
         (lzma.compress(text.replace("gap", "gop").encode()), r"gap is missing"),
-        (lzma.compress(text[:-20].encode()), r"expected 12 numbers a row"),
+        (lzma.compress(text[:-20].encode()), r"expected 12 numbers per row"),
         (lzma.compress(text.replace("\n2,CO", "\n2,CN").encode()), r"graph 1: expected positions"),
         (lzma.compress(text.replace("\n2,CO", "\n9,CO").encode()), r"lists other molecules than"),
     ):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softperm.data.datasets.pins import SPLITS
+from softperm.data.datasets.catalogue import SPLIT_CHECKSUMS
 from softperm.data.datasets.splits import Split, make_folds, random_split, read_folds, write_folds
 
 
@@ -85,7 +85,7 @@ def test_the_digest_is_of_the_splits_and_not_of_the_spelling(tmp_path: Path) -> 
         ),
         (
             '[{"test": [0], "model_selection": [{"train": [1], "validation": [2]}]}]',
-            "fold 0 divides 3 graphs, not each of the dataset's 4 once",
+            "fold 0 has 3 graphs, not each of the dataset's 4 once",
         ),
         (
             '[{"test": [0, 3], "model_selection": [{"train": [1], "validation": [2]}]}]',
@@ -112,10 +112,10 @@ def test_too_few_graphs_are_said() -> None:
     [
         (lambda: make_folds(None, 30, 0, 1), "expected 2 folds at least, found 1"),
         (lambda: make_folds(torch.arange(100), 50, 0), "a class for each of 50 graphs, found 100"),
-        (lambda: random_split(100, 0, -0.1, 0.1), "are no shares of 100 graphs"),
-        (lambda: random_split(100, 0, 0.6, 0.6), "are no shares of 100 graphs"),
-        (lambda: random_split(100, 0, math.nan), "expected shares between 0 and 1, found nan"),
-        (lambda: random_split(0, 0), "are no shares of 0 graphs"),
+        (lambda: random_split(100, 0, -0.1, 0.1), "leave some of 100 graphs"),
+        (lambda: random_split(100, 0, 0.6, 0.6), "leave some of 100 graphs"),
+        (lambda: random_split(100, 0, math.nan), "expected fractions between 0 and 1, found nan"),
+        (lambda: random_split(0, 0), "leave some of 0 graphs"),
     ],
 )
 def test_splits_that_cannot_be_are_refused(make, message: str) -> None:
@@ -131,12 +131,12 @@ def test_a_random_split_divides_all_graphs_by_seed() -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", sorted(SPLITS))
+@pytest.mark.parametrize("name", sorted(SPLIT_CHECKSUMS))
 def test_the_splits_at_hand_are_the_published_ones(data_root: Path, name: str) -> None:
     path = data_root / "splits" / f"{name}.json"
     graphs = max(max(fold["test"]) for fold in json.loads(path.read_text())) + 1
     folds = read_folds(path, graphs)
-    assert folds.digest == SPLITS[name]
+    assert folds.digest == SPLIT_CHECKSUMS[name]
     assert len(folds) == 10
     shares = [len(s.validation) / (graphs - len(s.test)) for s in folds]
     np.testing.assert_allclose(shares, 0.1, atol=0.01)

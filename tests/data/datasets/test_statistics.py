@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 
 from softperm.data.datasets import load_dataset
+from softperm.data.datasets.catalogue import FINGERPRINTS, REBUILT_FINGERPRINTS
 from softperm.data.datasets.dataset import Dataset
-from softperm.data.datasets.figures import choose, drawings, histograms
-from softperm.data.datasets.pins import CONTENT, REBUILT
-from softperm.data.datasets.published import EXPLANATIONS, PUBLISHED
-from softperm.data.datasets.statistics import compare, degree_histogram, statistics_of
+from softperm.data.datasets.statistics import (
+    EXPLANATIONS,
+    PUBLISHED,
+    choose,
+    compare,
+    degree_histogram,
+    drawings,
+    histograms,
+    statistics_of,
+)
 
 # REDDIT-MULTI-5K is not at hand, and COLLAB is left to benchmarks/datasets.py: it takes as long as
 # all others together.
@@ -62,7 +69,7 @@ def test_real_statistics_are_the_papers_or_the_difference_is_explained(
     data_root: Path, name: str
 ) -> None:
     dataset = load_dataset(name, data_root)
-    assert dataset.fingerprint == (CONTENT | REBUILT)[name]
+    assert dataset.fingerprint == (FINGERPRINTS | REBUILT_FINGERPRINTS)[name]
     unlike = {c.field for c in compare(dataset) if not c.agrees}
     assert unlike == {field for of, field in EXPLANATIONS if of == name}
 

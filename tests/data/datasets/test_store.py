@@ -71,5 +71,5 @@ def test_arguments_come_before_the_environment(
 
 
 def test_a_data_root_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         open_store(tmp_path / "nothing")

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softperm.data.formats.archive import Archive
+from softperm.data.archive import Archive
 from softperm.data.formats.tu import read_numbers, read_tu, to_graphs
 
 FILES = {

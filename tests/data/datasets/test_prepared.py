@@ -1,4 +1,4 @@
-"""Preparing a dataset: once, whole or not at all, and never a stale file."""
+"""Preparing a dataset: once, completely or not at all, and never from old code."""
 
 import errno
 import os
@@ -14,10 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softperm.data.datasets import prepare as module
-from softperm.data.datasets.meta import Meta
-from softperm.data.datasets.pack import Spool
-from softperm.data.datasets.prepare import Built, Part, Recipe, codes_type, prepare
+from softperm.data.datasets import prepared as module
+from softperm.data.datasets.prepared import (
+    ArrayWriter,
+    Part,
+    RawData,
+    Recipe,
+    Schema,
+    codes_type,
+    prepare,
+)
 from softperm.data.datasets.store import Store
 
 HOME = Path(__file__).parents[3]
@@ -35,12 +41,12 @@ def part(graphs: int) -> Part:
 
 
 def recipe(built: list[str] | None = None, **changes: object) -> Recipe:
-    def build(progress: Callable) -> Built:
+    def read(progress: Callable) -> RawData:
         if built is not None:
             built.append("built")
-        return Built(Meta("TOY", "classification"), iter([part(2), part(3)]))
+        return RawData(Schema("TOY", "classification"), iter([part(2), part(3)]))
 
-    made = Recipe("TOY", "raw digest", {"symmetrise": False}, ("softperm.data.formats.tu",), build)
+    made = Recipe("TOY", "raw digest", {"symmetrise": False}, ("softperm.data.formats.tu",), read)
     return replace(made, **changes)
 
 
@@ -56,7 +62,7 @@ def test_parts_become_one_collection_with_structure(store: Store) -> None:
     np.testing.assert_array_equal(arrays["structure"], np.tile([2.0, 1.0], (15, 1)))
 
 
-def test_a_prepared_file_is_opened_and_not_made_again(store: Store) -> None:
+def test_a_prepared_dataset_is_opened_and_not_prepared_again(store: Store) -> None:
     built: list[str] = []
     first, second = (prepare(recipe(built), store) for _ in range(2))
     assert built == ["built"]
@@ -68,66 +74,68 @@ def test_a_prepared_file_is_opened_and_not_made_again(store: Store) -> None:
     [
         {"source": "another digest"},
         {"options": {"symmetrise": True}},
-        {"modules": ("softperm.data.formats.archive",)},
+        {"modules": ("softperm.data.archive",)},
     ],
 )
-def test_other_data_options_or_code_make_another_file(store: Store, changes: dict) -> None:
+def test_other_data_options_or_code_lead_to_another_folder(store: Store, changes: dict) -> None:
     prepare(recipe(), store)
     prepare(recipe(**changes), store)
     assert len(files(store)) == 2
 
 
-def test_an_edited_module_makes_another_file(
+def test_an_edited_module_leads_to_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(HOME / "softperm", tmp_path / "softperm")
-    monkeypatch.setattr(module, "_HOME", tmp_path)
+    monkeypatch.setattr(module, "_PACKAGES", tmp_path)
     before = recipe().key
     assert recipe().key == before
-    for name in ("data/features/walks.py", "data/formats/tu.py", "data/datasets/pack.py"):
+    for name in ("data/features/walks.py", "data/formats/tu.py", "data/datasets/prepared.py"):
         with (tmp_path / "softperm" / name).open("a") as source:
             source.write("# edited\n")
         assert recipe().key != before
         before = recipe().key
 
 
-def test_a_damaged_prepared_file_is_made_again(store: Store) -> None:
+def test_a_damaged_dataset_is_prepared_again(store: Store) -> None:
     built: list[str] = []
     path = prepare(recipe(built), store).path
-    os.truncate(path, 100)
+    os.truncate(path / "ptr.npy", 100)
     assert prepare(recipe(built), store).arrays["ptr"].size == 6
     assert built == ["built", "built"]
 
 
-def test_fetched_data_that_is_not_the_known_data_is_refused(store: Store) -> None:
-    with pytest.raises(ValueError, match="TOY: the fetched files hold other data than the known"):
-        prepare(recipe(content="0" * 64), store)
+def test_downloaded_data_that_is_not_the_known_data_is_refused(store: Store) -> None:
+    with pytest.raises(
+        ValueError, match="TOY: the downloaded files hold other data than the known"
+    ):
+        prepare(recipe(fingerprint="0" * 64), store)
     assert files(store) == []
 
 
 def test_an_error_midway_leaves_nothing_and_the_next_run_succeeds(store: Store) -> None:
-    def build(progress: Callable) -> Built:
+    def read(progress: Callable) -> RawData:
         def parts():
             yield part(2)
             raise ValueError("graph 2: expected something else")
 
-        return Built(Meta("TOY", "classification"), parts())
+        return RawData(Schema("TOY", "classification"), parts())
 
     with pytest.raises(ValueError, match="graph 2"):
-        prepare(recipe(build=build), store)
+        prepare(recipe(read=read), store)
     assert files(store) == []
     assert len(prepare(recipe(), store).arrays["ptr"]) == 6
 
 
-def test_a_full_disk_is_one_sentence_and_the_next_run_succeeds(
+def test_a_full_disk_is_reported_and_the_next_run_succeeds(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Spool, "append", fail)
-        with pytest.raises(OSError, match=r"the disk is full; free some space.*\.pack") as caught:
+        patched.setattr(ArrayWriter, "append", fail)
+        with pytest.raises(OSError, match=r"the disk is full; free some space.*TOY-") as caught:
             prepare(recipe(), store)
     assert caught.value.errno == errno.ENOSPC
     assert files(store) == []
@@ -139,16 +147,15 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 import numpy as np
-from softperm.data.datasets.meta import Meta
-from softperm.data.datasets.prepare import Built, Recipe, prepare
+from softperm.data.datasets.prepared import RawData, Schema, prepare
 from softperm.data.datasets.store import Store
-from test_prepare import part, recipe
-from softperm.data.datasets import prepare as module
+from test_prepared import part, recipe
+from softperm.data.datasets import prepared as module
 module._structure = lambda part: np.zeros((part.sizes.sum(), 2))  # starts faster without torch
 store = Store(Path({disk!r}))
-big = lambda progress: Built(Meta("TOY", "classification"), (part(5000) for _ in range(50)))
+big = lambda progress: RawData(Schema("TOY", "classification"), (part(5000) for _ in range(50)))
 try:
-    prepare(recipe(build=big), store)
+    prepare(recipe(read=big), store)
 except OSError as error:
     print(error)
 print(sorted(p.name for p in (store.cache / "prepared").iterdir() if p.suffix != ".lock"))
@@ -156,7 +163,7 @@ print(len(prepare(recipe(), store).arrays["ptr"]))
 """
 
 
-def test_a_really_full_disk_is_one_sentence_and_the_next_run_succeeds(tmp_path: Path) -> None:
+def test_a_really_full_disk_is_reported_and_the_next_run_succeeds(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     code = FULL_DISK.format(tests=str(Path(__file__).parent), disk=str(disk))
@@ -181,23 +188,22 @@ CHILD = """
 import os, signal, sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from softperm.data.datasets.meta import Meta
-from softperm.data.datasets.prepare import Built, prepare
+from softperm.data.datasets.prepared import RawData, Schema, prepare
 from softperm.data.datasets.store import Store
-from test_prepare import part, recipe
-from softperm.data.datasets import prepare as module
+from test_prepared import part, recipe
+from softperm.data.datasets import prepared as module
 import numpy as np
 module._structure = lambda part: np.zeros((part.sizes.sum(), 2))  # starts faster without torch
 
-def build(progress):
+def read(progress):
     Path({mark!r}).open("a").write("built\\n")
     def parts():
         yield part(2)
         {then}
         yield part(3)
-    return Built(Meta("TOY", "classification"), parts())
+    return RawData(Schema("TOY", "classification"), parts())
 
-print(len(prepare(recipe(build=build), Store(Path({cache!r}))).arrays["ptr"]))
+print(len(prepare(recipe(read=read), Store(Path({cache!r}))).arrays["ptr"]))
 """
 
 
@@ -216,7 +222,7 @@ def test_kill_9_midway_leaves_no_file_and_the_next_run_succeeds(
     dying = start(store, tmp_path / "mark", "os.kill(os.getpid(), signal.SIGKILL)")
     dying.communicate()
     assert dying.returncode == -signal.SIGKILL
-    assert [n for n in files(store) if n.endswith(".pack")] == []
+    assert [n for n in files(store) if not n.endswith(".making")] == []
     assert [n for n in files(store) if n.endswith(".making")] != []
     assert prepare(recipe(), store).arrays["ptr"].size == 6
     assert [n for n in files(store) if n.endswith(".making")] == []

@@ -90,7 +90,7 @@ class Archive:
         A zip archive's checksum of the file is verified when the end is reached.
         """
         with self.open(name) as stream:
-            buffered = BufferedReader(cast(RawIOBase, stream), _BLOCK)
+            buffered = cast(BufferedReader, BufferedReader(cast(RawIOBase, stream), _BLOCK))
             try:
                 yield buffered
             except _DAMAGE as error:
