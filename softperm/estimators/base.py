@@ -23,11 +23,12 @@ from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
 from softperm.estimators.settings import check_settings, choose, parameters
+from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.progress import progress_bars
 from softperm.pyg import Data
-from softperm.training.data import TrainingData, divide, feature_statistics
+from softperm.training.data import TrainingData, divide
 from softperm.training.devices import Fabric, find_device
 from softperm.training.fit import Epoch, fit, predict
 from softperm.training.settings import TrainingConfig
@@ -128,7 +129,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         )
         train = data.examples(data.split.train, config.embeds_labels)
         held = replace(train, index=data.split.validation) if len(data.split.validation) else None
-        statistics = feature_statistics(train) if config.scaling == "standard" else None
+        statistics = VertexStatistics.of(train.graphs, train.index)
         model = build(config, settings.seed, statistics)
         checkpoint = None if self.checkpoint is None else Path(self.checkpoint)
         with progress_bars(self.progress) as report:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from softperm.lab.baselines import KERNELS, SYSTEMS, DataShape, Kernel, System
@@ -51,8 +50,7 @@ class PiGNNSystem(System):
             raise ValueError(f"{self.title} has no setting {', '.join(unknown)}")
         from_data = {name: getattr(shape, name) for name in _FROM_DATA}
         config = self._config(settings, from_data, largest=int(shape.size_percentiles[-1]))
-        statistics = (torch.tensor(shape.structure_mean), torch.tensor(shape.structure_std))
-        return build(config, seed, statistics)
+        return build(config, seed, shape.statistics)
 
     def _config(
         self, settings: Mapping[str, Any], from_data: Mapping[str, Any], largest: int

@@ -19,15 +19,20 @@ def align_adjacency(
     ptr: Int[Tensor, " B1"],
     edge_weight: Float[Tensor, " E"] | None = None,
     *,
+    power: int = 1,
     canonical: bool = False,
 ) -> Float[Tensor, "B P P"]:
     r"""The aligned adjacency matrix :math:`D^\top A D` of each graph (Section 4.1).
+
+    Or the aligned power :math:`D^\top A^k D`, which counts walks of k steps: computed from the
+    right, so that :math:`A^k` is never formed.
 
     Args:
         d: soft permutations of all graphs, vertices laid end to end.
         edge_index: directed edges (i, j), numbered over the whole batch.
         ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
         edge_weight: entries of A; 1 by default. They carry no gradient.
+        power: the power k.
         canonical: promises sorted, symmetric edges; see :func:`softperm.ops.ragged.propagate`.
 
     Example:
@@ -40,8 +45,10 @@ def align_adjacency(
                 [1., 0., 1.],
                 [1., 1., 0.]])
     """
-    neighbours = propagate(d, edge_index, edge_weight, canonical=canonical)  # (V, P)
-    return pool(d, neighbours, ptr)
+    reached = d
+    for _ in range(power):
+        reached = propagate(reached, edge_index, edge_weight, canonical=canonical)  # (V, P)
+    return pool(d, reached, ptr)
 
 
 def align_attributes(

@@ -1,4 +1,4 @@
-"""Vertex encoders: features of each vertex in, hidden vectors out.
+"""Scaling and encoding of vertices: features of each vertex in, hidden vectors out.
 
 The last row given to an encoder is the padding vertex: isolated, all features zero. It is encoded
 like any other vertex, but it and any vertex after ``ptr[-1]`` stay out of normalisation statistics.
@@ -6,22 +6,82 @@ like any other vertex, but it and any vertex after ``ptr[-1]`` stay out of norma
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from softperm.data.collection import Collection, GraphBatch
+from softperm.nn.dropout import dropout
 from softperm.ops.linear import VertexLinear, vertex_linear
 from softperm.ops.normalisation import VertexBatchNorm
 from softperm.ops.ragged import propagate
+
+_CONSTANT = 1e-6  # a standard deviation relative to the mean that only rounding explains
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and standard deviation of each feature; 1 in place of that of a constant feature."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rows: Float[Tensor, "V F"]) -> Moments:
+        """The moments of the given vertices."""
+        std, mean = torch.std_mean(rows.double(), dim=0, correction=0)
+        varies = std > _CONSTANT * mean.abs()
+        return cls(tuple(mean.tolist()), tuple(torch.where(varies, std, 1.0).tolist()))
+
+    @classmethod
+    def neutral(cls, size: int) -> Moments:
+        """Moments that leave features as they are."""
+        return cls((0.0,) * size, (1.0,) * size)
+
+
+@dataclass(frozen=True)
+class VertexStatistics:
+    """What the training vertices are like, by which a network standardises all vertices.
+
+    Attributes:
+        structure: moments of the structural features.
+        log_structure: moments of log(1 + x) of them.
+        attributes: moments of the vertex attributes of a batch; neutral for one-hot labels.
+    """
+
+    structure: Moments
+    log_structure: Moments
+    attributes: Moments
+
+    @classmethod
+    def of(cls, graphs: Collection, index: Int[Tensor, " b"]) -> VertexStatistics:
+        """The statistics of the vertices of the chosen graphs.
+
+        Args:
+            graphs: the whole collection.
+            index: the training graphs.
+        """
+        chosen = torch.zeros(len(graphs), dtype=torch.bool, device=graphs.ptr.device)
+        chosen[index.to(chosen.device)] = True
+        vertices = torch.repeat_interleave(chosen, graphs.sizes)  # (V,)
+        structure = graphs.structure[vertices].double()
+        continuous = 0 if graphs.x is None else graphs.x.shape[1]
+        attributes = Moments.neutral(graphs.attribute_size - continuous)
+        if graphs.x is not None:
+            found = Moments.of(graphs.x[vertices])
+            attributes = Moments(attributes.mean + found.mean, attributes.std + found.std)
+        return cls(Moments.of(structure), Moments.of(torch.log1p(structure)), attributes)
 
 
 class LogScale(nn.Module):
     """log(1 + x) of the leading features: brings counts that span orders of magnitude together.
 
     Args:
-        count: how many features are scaled; those behind them, a vertex's attributes, pass.
+        count: number of features that are scaled; those behind them, attributes, stay as they are.
     """
 
     def __init__(self, count: int) -> None:
@@ -34,25 +94,44 @@ class LogScale(nn.Module):
 
 
 class Standardise(nn.Module):
-    """(x − mean) / std of the leading features, with the statistics of the training vertices.
+    """(x − mean) / std of the leading features, with the moments of the training vertices.
 
     Args:
-        mean: mean of each leading feature; features behind them, a vertex's attributes, pass.
-        std: standard deviation of each; a feature that never varies is only centred.
+        moments: of the leading features; those behind them stay as they are.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Float[Tensor, " S"], std: Float[Tensor, " S"]) -> None:
+    def __init__(self, moments: Moments) -> None:
         super().__init__()
-        self.register_buffer("mean", mean.clone())
-        self.register_buffer("std", torch.where(std > 0, std, 1.0))
+        self.register_buffer("mean", torch.tensor(moments.mean))
+        self.register_buffer("std", torch.tensor(moments.std))
 
     def forward(self, x: Float[Tensor, "V F"]) -> Float[Tensor, "V F"]:
         """The leading features centred and scaled."""
         count = len(self.mean)
         return torch.cat([(x[:, :count] - self.mean) / self.std, x[:, count:]], dim=1)
+
+
+class StandardiseAttributes(nn.Module):
+    """A batch whose vertex attributes are standardised by those of the training vertices.
+
+    Padding vertices keep attributes of 0, which are now those of an average vertex.
+
+    Args:
+        moments: of the attributes.
+    """
+
+    def __init__(self, moments: Moments) -> None:
+        super().__init__()
+        self.standardise = Standardise(moments)
+
+    def forward(self, batch: GraphBatch) -> GraphBatch:
+        """A shallow copy of the batch with other attributes."""
+        copy = batch.__copy__()
+        copy.x = self.standardise(batch.x.to(self.standardise.mean.dtype))
+        return copy
 
 
 class LinearEncoder(nn.Module):
@@ -84,7 +163,7 @@ class GCNEncoder(nn.Module):
     Args:
         features: size F of a vertex's features.
         hidden: size H of its hidden vector.
-        layers: how many rounds of message passing.
+        layers: number of rounds of message passing.
         scale: applied to the features first; none by default.
     """
 
@@ -123,7 +202,7 @@ class GINEncoder(nn.Module):
     Args:
         features: size F of a vertex's features.
         hidden: size H of its hidden vector.
-        layers: how many rounds of message passing.
+        layers: number of rounds of message passing.
         scale: applied to the features first; none by default.
     """
 
@@ -147,3 +226,92 @@ class GINEncoder(nn.Module):
             hidden = norm(inner(total), ptr[-1])  # (V, H)
             x = torch.relu(outer(hidden))
         return x
+
+
+class VertexNetwork(nn.Module):
+    r"""The network φ of :math:`D^\top \phi(X)`: encodes vertices before they are aligned.
+
+    Two layers of linear, batch normalisation, ReLU and dropout; then residual rounds of messages:
+
+    .. math:: h_i \leftarrow h_i + \text{ReLU}\left(\text{norm}\left(
+        W \left(h_i + \textstyle\sum_{j \in N(i)} h_j\right)\right)\right)
+
+    Linear layers have no bias, which the normalisation behind them would take away.
+
+    Args:
+        features: size F of a vertex's features.
+        hidden: number H of units.
+        rounds: number of rounds of messages.
+        drop: share of the units dropped in training.
+        scale: applied to the features first; none by default.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        rounds: int = 0,
+        drop: float = 0.0,
+        scale: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.scale = scale or nn.Identity()
+        sizes = [features, *[hidden] * (2 + rounds)]
+        self.linears = nn.ModuleList(VertexLinear(a, b, bias=False) for a, b in pairwise(sizes))
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in self.linears)
+        self.drops = nn.ModuleList(dropout(drop) for _ in self.linears)
+
+    def forward(
+        self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
+    ) -> Float[Tensor, "V H"]:
+        """Encodes each vertex, with its neighbourhood if there are rounds; edges are canonical."""
+        x = self.scale(x)
+        layers = zip(self.linears, self.norms, self.drops, strict=True)
+        for k, (linear, norm, drop) in enumerate(layers):
+            if k < 2:
+                x = drop(norm(linear(x), ptr[-1]))  # (V, H)
+            else:
+                total = x + propagate(x, edge_index, canonical=True)
+                x = x + drop(norm(linear(total), ptr[-1]))
+        return x
+
+
+class EncodeVertices(nn.Module):
+    """A batch with the field ``encoded``: what φ makes of its vertices.
+
+    Args:
+        network: the network φ.
+        features: selects the features of a batch that φ reads.
+    """
+
+    def __init__(
+        self, network: VertexNetwork, features: Callable[[GraphBatch], Float[Tensor, "V F"]]
+    ) -> None:
+        super().__init__()
+        self.network, self.features = network, features
+
+    def forward(self, batch: GraphBatch) -> GraphBatch:
+        """A shallow copy of the batch with one more field."""
+        x = self.features(batch).to(self.network.norms[0].weight.dtype)
+        x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): as many rows as permutations encode
+        copy = batch.__copy__()
+        copy.encoded = self.network(x, batch.edge_index, batch.ptr)[:-1]  # (V, H)
+        return copy
+
+
+class DropAttributes(nn.Module):
+    """A batch with the field ``encoded``: its attributes after dropout.
+
+    Args:
+        p: share of the attributes dropped in training.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.drop = dropout(p)
+
+    def forward(self, batch: GraphBatch) -> GraphBatch:
+        """A shallow copy of the batch with one more field."""
+        copy = batch.__copy__()
+        copy.encoded = self.drop(batch.x)
+        return copy

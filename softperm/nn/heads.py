@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from softperm.nn.dropout import dropout
 from softperm.ops.linear import Linear
 
 
@@ -24,8 +25,9 @@ class MLPHead(nn.Module):
         outputs: number C of outputs.
         hidden: layers of each vector's MLP; the paper's are 256 and 128.
         final: hidden size of the final MLP.
-        normalise: whether LayerNorm comes first, as in the paper. It takes away the size of a
-            graph, which the sum of a vector's entries tells.
+        normalise: whether LayerNorm comes first, as in the paper. It removes the size of a graph,
+            which is the sum of a vector's entries.
+        drop: share of hidden units dropped in training.
     """
 
     def __init__(
@@ -35,11 +37,12 @@ class MLPHead(nn.Module):
         hidden: Sequence[int] = (256, 128),
         final: int = 64,
         normalise: bool = True,
+        drop: float = 0.0,
     ) -> None:
         super().__init__()
-        self.branches = nn.ModuleList(_mlp([size, *hidden], normalise) for size in sizes)
+        self.branches = nn.ModuleList(_mlp([size, *hidden], drop, normalise) for size in sizes)
         joined = len(sizes) * hidden[-1]
-        self.final = nn.Sequential(_mlp([joined, final]), Linear(final, outputs))
+        self.final = nn.Sequential(_mlp([joined, final], drop), Linear(final, outputs))
 
     def forward(self, views: Sequence[Float[Tensor, "B ..."]]) -> Float[Tensor, "B C"]:
         """Outputs from the aligned matrices of each graph."""
@@ -62,6 +65,7 @@ class ConvHead(nn.Module):
         height: latent vertices that a filter covers; at most P.
         final: hidden size of the fully-connected layers.
         normalise: whether LayerNorm comes first; see :class:`MLPHead`.
+        drop: share of hidden units dropped in training.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class ConvHead(nn.Module):
         height: int = 3,
         final: int = 64,
         normalise: bool = True,
+        drop: float = 0.0,
     ) -> None:
         super().__init__()
         height = min(height, latent_vertices)
@@ -81,7 +86,8 @@ class ConvHead(nn.Module):
         )
         self.convolutions = nn.ModuleList(nn.Conv1d(c, filters, height) for c in channels)
         joined = len(channels) * filters
-        self.final = nn.Sequential(_mlp([joined, final]), Linear(final, outputs))
+        self.drop = dropout(drop)
+        self.final = nn.Sequential(_mlp([joined, final], drop), Linear(final, outputs))
 
     def forward(self, views: Sequence[Float[Tensor, "B P ..."]]) -> Float[Tensor, "B C"]:
         """Outputs from the aligned matrices of each graph."""
@@ -89,12 +95,13 @@ class ConvHead(nn.Module):
         for norm, convolution, view in zip(self.norms, self.convolutions, views, strict=True):
             image = norm(view.flatten(2)).mT  # (B, channels, P)
             pooled.append(torch.relu(convolution(image)).amax(dim=2))  # (B, filters)
-        return self.final(torch.cat(pooled, dim=1))
+        return self.final(self.drop(torch.cat(pooled, dim=1)))
 
 
-def _mlp(sizes: Sequence[int], normalise: bool = False) -> nn.Sequential:
-    """Linear layers with a ReLU after each, behind a LayerNorm if asked."""
+def _mlp(sizes: Sequence[int], drop: float, normalise: bool = False) -> nn.Sequential:
+    """Linear layers, each with ReLU and dropout behind it, and LayerNorm first if wanted."""
     layers: list[nn.Module] = [nn.LayerNorm(sizes[0])] if normalise else []
     for a, b in pairwise(sizes):
         layers += [Linear(a, b), nn.ReLU()]
+        layers += [dropout(drop)] if drop else []
     return nn.Sequential(*layers)

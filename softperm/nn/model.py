@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,53 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch, prepare
 from softperm.nn import permutation as perm
 from softperm.nn.alignment import align_adjacency, align_attributes, align_edge_attributes
+from softperm.nn.dropout import count_step
 from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices, LabelEmbedding
-from softperm.nn.encoders import GCNEncoder, GINEncoder, LinearEncoder, LogScale, Standardise
+from softperm.nn.encoders import (
+    DropAttributes,
+    EncodeVertices,
+    GCNEncoder,
+    GINEncoder,
+    LinearEncoder,
+    LogScale,
+    Moments,
+    Standardise,
+    StandardiseAttributes,
+    VertexNetwork,
+    VertexStatistics,
+)
 from softperm.nn.heads import ConvHead, MLPHead
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.nn.settings import ModelConfig
+from softperm.nn.sharpness import Sharpness
 
+Features = Callable[[GraphBatch], Float[Tensor, "V F"]]
 View = Callable[[Float[Tensor, "V P"], GraphBatch], Float[Tensor, "B P ..."]]
 
 
-def adjacency_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P P"]:
-    """DᵀAD, every edge of weight 1."""
-    return align_adjacency(d, batch.edge_index, batch.ptr, canonical=True)
+def adjacency_view(
+    d: Float[Tensor, "V P"], batch: GraphBatch, power: int = 1
+) -> Float[Tensor, "B P P"]:
+    """DᵀAD, every edge of weight 1; or a power of A."""
+    return align_adjacency(d, batch.edge_index, batch.ptr, power=power, canonical=True)
 
 
-def weighted_adjacency_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P P"]:
-    """DᵀAD with the edges' weights."""
-    return align_adjacency(d, batch.edge_index, batch.ptr, batch.edge_weight, canonical=True)
+def weighted_adjacency_view(
+    d: Float[Tensor, "V P"], batch: GraphBatch, power: int = 1
+) -> Float[Tensor, "B P P"]:
+    """DᵀAD with the edges' weights; or a power of A."""
+    edges = batch.edge_index, batch.ptr, batch.edge_weight
+    return align_adjacency(d, *edges, power=power, canonical=True)
 
 
 def attribute_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P F"]:
     """DᵀX."""
     return align_attributes(d, batch.x, batch.ptr)
+
+
+def encoded_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P H"]:
+    """Dᵀφ(X)."""
+    return align_attributes(d, batch.encoded, batch.ptr)
 
 
 def edge_attribute_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P P Fe"]:
@@ -44,14 +70,16 @@ def edge_attribute_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Ten
 
 
 class PiGNN(nn.Module):
-    """The network of the paper: learns D for each graph, and predicts from the aligned graph.
+    """The network of the paper: learns D for each graph and predicts from the aligned graph.
 
     Args:
-        permutation: gives the soft permutation D of each graph.
+        permutation: gives the soft permutation D of each graph, or K of them.
         views: aligned matrices that D makes of a graph; they may have parameters.
         head: outputs from these matrices.
-        config: what the network was built from, kept for :meth:`save`.
-        embedding: what makes of a batch one with vectors for its labels; by default nothing does.
+        config: the configuration from which the network was built; :meth:`save` needs it.
+        standardise: scales the attributes of a batch; leaves them as they are by default.
+        embedding: adds the vectors of labels to a batch; none by default.
+        encode: adds encoded vertices to a batch; none by default.
     """
 
     def __init__(
@@ -60,10 +88,15 @@ class PiGNN(nn.Module):
         views: Sequence[View],
         head: nn.Module,
         config: ModelConfig | None = None,
+        *,
+        standardise: nn.Module | None = None,
         embedding: nn.Module | None = None,
+        encode: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.standardise = standardise or nn.Identity()
         self.embedding = embedding or nn.Identity()
+        self.encode = encode or nn.Identity()
         self.permutation = permutation
         self.views = tuple(views)
         self.learnt_views = nn.ModuleList(view for view in views if isinstance(view, nn.Module))
@@ -77,39 +110,64 @@ class PiGNN(nn.Module):
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
-        return self.head(self._align(batch))  # (B, C)
+        outputs = self.head(self._align(batch)[1])  # (B, C)
+        if self.training:
+            count_step(self.modules(), batch.ptr[-1])
+        return outputs
 
     def transform(self, batch: GraphBatch) -> Float[Tensor, "B Z"]:
-        """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any."""
-        return torch.cat([view.flatten(1) for view in self._align(batch)], dim=1)
+        """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any.
 
-    def permutations(self, batch: GraphBatch) -> list[Float[Tensor, "N P"]]:
-        """The soft permutation of each graph, rows in the graph's own vertex order."""
+        With several permutations, all of these for the first one, then for the second, and so on.
+        """
+        return torch.cat([view.flatten(1) for view in self._align(batch)[1]], dim=1)
+
+    def permutations(self, batch: GraphBatch) -> list[Float[Tensor, "*K N P"]]:
+        """The soft permutation of each graph, rows in the graph's own vertex order.
+
+        With several permutations side by side, K of them for each graph.
+        """
         batch = self._read(batch)
-        return list(self.permutation(batch).split(batch.ptr.diff().tolist()))
+        return list(self.permutation(batch).split(batch.ptr.diff().tolist(), dim=-2))
 
-    def _read(self, batch: GraphBatch) -> GraphBatch:
-        """The batch in the form that the parts take; refuses one without what they read."""
-        batch = self.embedding(prepare(batch))
-        if self.config is not None:
-            edges = 0 if self.config.edge_label_sizes else self.config.edge_attribute_size
-            for name, size in (("x", self.config.vertex_width), ("edge_attr", edges)):
-                value = batch.get(name)
-                found = 0 if value is None else value.shape[-1]
-                if size and found != size:
-                    raise ValueError(
-                        f"the network reads {size} numbers in {name} of each "
-                        f"{'vertex' if name == 'x' else 'edge'}; the batch has {found or 'none'}"
-                    )
-        return batch
+    def sharpness(self, batch: GraphBatch) -> Sharpness:
+        """How far the soft permutations of a batch are from uniform ones."""
+        plans, views = self._align(batch)
+        return Sharpness.of(plans, batch.ptr, views[0])
 
-    def _align(self, batch: GraphBatch) -> list[Float[Tensor, "B P ..."]]:
-        """The aligned matrices of each graph; in mixed precision still with 32 bits."""
+    def _align(
+        self, batch: GraphBatch
+    ) -> tuple[Float[Tensor, "*K V P"], list[Float[Tensor, "B P ..."]]]:
+        """Permutations and aligned matrices of each graph; in mixed precision still with 32 bits.
+
+        The matrices of several permutations follow one another.
+        """
         batch = prepare(batch)
         with torch.autocast(batch.ptr.device.type, enabled=False):
             batch = self._read(batch)
-            d = self.permutation(batch)  # (V, P)
-            return [view(d, batch) for view in self.views]  # (B, P, P), (B, P, F), …
+            d = self.permutation(batch)  # (V, P), or (K, V, P)
+            plans = d.unbind() if d.ndim == 3 else [d]
+            return d, [view(plan, batch) for plan in plans for view in self.views]
+
+    def _read(self, batch: GraphBatch) -> GraphBatch:
+        """A batch with attributes standardised, labels embedded and vertices encoded."""
+        batch = prepare(batch)
+        self._check(batch)
+        return self.encode(self.embedding(self.standardise(batch)))
+
+    def _check(self, batch: GraphBatch) -> None:
+        """Raises ValueError for a batch without the attributes that the network reads."""
+        if self.config is None:
+            return
+        edges = 0 if self.config.edge_label_sizes else self.config.edge_attribute_size
+        for name, size in (("x", self.config.attribute_size), ("edge_attr", edges)):
+            value = batch.get(name)
+            found = 0 if value is None else value.shape[-1]
+            if size and found != size:
+                raise ValueError(
+                    f"the network reads {size} numbers in {name} of each "
+                    f"{'vertex' if name == 'x' else 'edge'}; the batch has {found or 'none'}"
+                )
 
     def save(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``."""
@@ -127,23 +185,34 @@ class PiGNN(nn.Module):
         return rebuild(config.get("model"), tensors, str(folder))
 
 
-def build(config: ModelConfig, seed: int, statistics: tuple[Tensor, Tensor] | None = None) -> PiGNN:
+def build(config: ModelConfig, seed: int, statistics: VertexStatistics | None = None) -> PiGNN:
     """A freshly initialised network.
 
     Args:
         config: its choices.
         seed: of the initial parameters; torch's global random state is left as it was.
-        statistics: mean and standard deviation of the structural features (S,) over the training
-            vertices, for ``scaling="standard"``.
+        statistics: of the training vertices; where features are standardised.
     """
+    statistics = statistics or _neutral_statistics(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        permutation, views = _permutation(config, statistics), _views(config)
-        head = _head(config)
-        embedding = None
+        permutations = [_permutation(config, statistics) for _ in range(config.permutations)]
+        views, widths = zip(*_views(config), strict=True)
+        head = _head(config, widths * config.permutations)
+        embedding = standardise = None
         if config.label_sizes:
             embedding = EmbedVertices(LabelEmbedding(config.label_sizes, config.embedding_size))
-        return PiGNN(permutation, views, head, config, embedding)
+        if config.attribute_scaling == "standard" and config.attribute_size:
+            standardise = StandardiseAttributes(statistics.attributes)
+        return PiGNN(
+            permutations[0] if len(permutations) == 1 else perm.SideBySide(permutations),
+            views,
+            head,
+            config,
+            standardise=standardise,
+            embedding=embedding,
+            encode=_encode(config, statistics),
+        )
 
 
 def rebuild(values: Any, tensors: Mapping[str, Tensor], place: str) -> PiGNN:
@@ -161,70 +230,115 @@ def rebuild(values: Any, tensors: Mapping[str, Tensor], place: str) -> PiGNN:
     return model.eval()
 
 
-def _permutation(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) -> nn.Module:
-    def normaliser() -> nn.Module:
-        if config.normaliser == "softmax":
-            return perm.Softmax()
-        return perm.Sinkhorn(config.iterations, config.tolerance)
+def _neutral_statistics(config: ModelConfig) -> VertexStatistics:
+    """Statistics that change nothing, for a network whose buffers are loaded afterwards."""
+    structure = Moments.neutral(config.structure_size)
+    return VertexStatistics(structure, structure, Moments.neutral(config.attribute_size))
 
-    def assign(
-        encoder: nn.Module, features: Callable[[GraphBatch], Tensor]
-    ) -> perm.SoftPermutation:
+
+def _permutation(config: ModelConfig, statistics: VertexStatistics) -> nn.Module:
+    mixed = config.permute_by == "mixed" and config.vertex_width > 0
+    shared_dustbin = config.dustbin and config.shared_dustbin and mixed
+
+    def assign(encoder: nn.Module, features: Features) -> perm.SoftPermutation:
         return perm.SoftPermutation(
             encoder,
             config.latent_vertices,
             config.hidden,
             features=features,
             capacity=config.capacity,
-            dustbin=config.dustbin,
-            normaliser=normaliser(),
-            scale=config.latent_scale,
+            dustbin=config.dustbin and not shared_dustbin,
+            compare=_compare(config),
+            normaliser=_normaliser(config),
+            bound=config.latent_scale
+            * (1 if config.latent_init == "uniform" else config.hidden**-0.5),
         )
 
+    with_attributes = config.permute_by == "joint"
+    if config.encoder != "linear":  # message passing reads attributes beside structure
+        with_attributes = config.permute_by != "structure"
+    with_attributes = with_attributes and config.vertex_width > 0
+    size = config.structure_size + (config.vertex_width if with_attributes else 0)
+    features = perm.structure_and_attributes if with_attributes else perm.structure
     scale = _scale(config, statistics)
     if config.encoder == "linear":
-        structural = LinearEncoder(config.structure_size, config.hidden, scale)
-        features = perm.structure
+        encoder: nn.Module = LinearEncoder(size, config.hidden, scale)
     else:
         kind = {"gcn": GCNEncoder, "gin": GINEncoder}[config.encoder]
-        size = config.structure_size + config.vertex_width
-        structural = kind(size, config.hidden, config.layers, scale)
-        features = perm.structure_and_attributes if config.vertex_width else perm.structure
-    adjacency = assign(structural, features)
-    if not config.vertex_width:
-        return adjacency
-    encoder = LinearEncoder(config.vertex_width, config.hidden)
-    return perm.MixedPermutation(adjacency, assign(encoder, perm.attributes))
+        encoder = kind(size, config.hidden, config.layers, scale)
+    from_structure = assign(encoder, features)
+    if not mixed:
+        return from_structure
+    from_attributes = assign(LinearEncoder(config.vertex_width, config.hidden), perm.attributes)
+    alpha = config.mixing_start
+    return perm.MixedPermutation(from_structure, from_attributes, alpha, shared_dustbin)
 
 
-def _scale(config: ModelConfig, statistics: tuple[Tensor, Tensor] | None) -> nn.Module:
-    """Scaling of the leading structural features; attributes behind them pass as they are."""
-    size = config.structure_size
-    if config.scaling == "raw":
-        return nn.Identity()
-    if config.scaling == "log":
-        return LogScale(size)
-    mean, std = statistics or (torch.zeros(size), torch.ones(size))
-    return Standardise(mean, std)
+def _compare(config: ModelConfig) -> perm.Compare:
+    if config.compare == "cosine":
+        return perm.CosineComparison(config.temperature, config.learn_temperature)
+    return perm.relu_inner_product
 
 
-def _views(config: ModelConfig) -> list[View]:
-    views: list[View] = [weighted_adjacency_view if config.weighted else adjacency_view]
-    if config.vertex_width:
-        views.append(attribute_view)
+def _normaliser(config: ModelConfig) -> nn.Module:
+    if config.normaliser == "softmax":
+        return perm.Softmax()
+    return perm.Sinkhorn(config.iterations, config.tolerance)
+
+
+def _scale(config: ModelConfig, statistics: VertexStatistics) -> nn.Module:
+    """Scaling of the leading structural features; attributes behind them stay as they are."""
+    log = LogScale(config.structure_size)
+    return {
+        "raw": nn.Identity,
+        "log": lambda: log,
+        "standard": lambda: Standardise(statistics.structure),
+        "log-standard": lambda: nn.Sequential(log, Standardise(statistics.log_structure)),
+    }[config.scaling]()
+
+
+def _encode(config: ModelConfig, statistics: VertexStatistics) -> nn.Module | None:
+    """Encodes vertices before they are aligned; None if they are aligned as they are."""
+    drop = config.attribute_dropout
+    if config.encodes == "none":
+        return DropAttributes(drop) if drop and config.vertex_width else None
+    features, size = {
+        "attributes": (perm.attributes, config.vertex_width),
+        "structure": (perm.structure, config.structure_size),
+        "both": (perm.structure_and_attributes, config.structure_size + config.vertex_width),
+    }[config.encodes]
+    scale = None if config.encodes == "attributes" else _scale(config, statistics)
+    network = VertexNetwork(size, config.encoded_size, config.encoded_rounds, drop, scale)
+    return EncodeVertices(network, features)
+
+
+def _views(config: ModelConfig) -> list[tuple[View, int]]:
+    """The aligned matrices, each with the number of entries that one latent vertex has in it."""
+    p = config.latent_vertices
+    adjacency = weighted_adjacency_view if config.weighted else adjacency_view
+    views: list[tuple[View, int]] = [(adjacency, p)]
+    views += [(partial(adjacency, power=k), p) for k in range(2, config.powers + 1)]
+    if config.encodes != "none":
+        views.append((encoded_view, config.encoded_size))
+    elif config.vertex_width:
+        view = encoded_view if config.attribute_dropout else attribute_view
+        views.append((view, config.vertex_width))
     if config.edge_label_sizes:
         embedding = LabelEmbedding(config.edge_label_sizes, config.edge_embedding_size)
-        views.append(EmbeddedEdges(embedding))
+        views.append((EmbeddedEdges(embedding), p * config.edge_width))
     elif config.edge_attribute_size:
-        views.append(edge_attribute_view)
+        views.append((edge_attribute_view, p * config.edge_width))
     return views
 
 
-def _head(config: ModelConfig) -> nn.Module:
+def _head(config: ModelConfig, widths: Sequence[int]) -> nn.Module:
+    """The head for matrices in which one latent vertex has so many entries."""
     p = config.latent_vertices
-    # Entries of one latent vertex in each view.
-    widths = [width for width in (p, config.vertex_width, p * config.edge_width) if width]
-    last = {"final": config.head_final, "normalise": config.head_norm}
+    last = {
+        "final": config.head_final,
+        "normalise": config.head_norm,
+        "drop": config.head_dropout,
+    }
     if config.head == "conv":
         return ConvHead(widths, p, config.outputs, **last)
     return MLPHead([p * width for width in widths], config.outputs, config.head_hidden, **last)

@@ -1,8 +1,8 @@
-"""Soft permutations: each vertex of a graph assigned, softly, to P latent vertices."""
+"""Soft permutations: each vertex of a graph is softly assigned to P latent vertices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,12 +16,55 @@ from softperm.ops.transport import sinkhorn, softmax
 Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
 """The function f of the paper: scores of vertices against latent vertices."""
 
+_SHORTEST = 1e-4  # vectors much shorter than this are not scaled up to length 1
+
 
 def relu_inner_product(
     q: Float[Tensor, "V H"], latent: Float[Tensor, "P H"]
 ) -> Float[Tensor, "V P"]:
     r"""The paper's comparison: :math:`S = \text{ReLU}(\tilde Q W^\top)`."""
     return torch.relu(vertex_linear(q, latent))
+
+
+class CosineComparison(nn.Module):
+    r"""Cosines between vertices and latent vertices, divided by a temperature.
+
+    .. math::
+        S_{ik} = \frac{1}{\tau} \, \text{ReLU}\left(
+            \frac{\tilde q_i \cdot w_k}{\|\tilde q_i\| \, \|w_k\|}\right),
+        \quad \tau = \tau_0 e^\theta
+
+    Scores reach :math:`1 / \tau` whatever the scale of features and parameters, so plans can be
+    sharp from the start. The learnt :math:`\theta` starts at 0, where weight decay leaves it.
+
+    Args:
+        temperature: the temperature :math:`\tau_0` at the start.
+        learnt: whether training changes it.
+    """
+
+    start: Tensor
+
+    def __init__(self, temperature: float = 0.1, learnt: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("start", torch.tensor(temperature))
+        self.log_change = nn.Parameter(torch.zeros(())) if learnt else None
+
+    @property
+    def temperature(self) -> Float[Tensor, ""]:
+        """The temperature now."""
+        return self.start if self.log_change is None else self.start * self.log_change.exp()
+
+    def forward(
+        self, q: Float[Tensor, "V H"], latent: Float[Tensor, "P H"]
+    ) -> Float[Tensor, "V P"]:
+        """The scores of vertices against latent vertices."""
+        return relu_inner_product(_unit(q), _unit(latent)) / self.temperature
+
+
+def _unit(vectors: Float[Tensor, "V H"]) -> Float[Tensor, "V H"]:
+    """Vectors of length 1; a zero vector stays one, with a bounded gradient."""
+    squares = vectors.square().sum(dim=1, keepdim=True)  # (V, 1)
+    return vectors * torch.rsqrt(squares + _SHORTEST**2)
 
 
 def structure(batch: GraphBatch) -> Float[Tensor, "V S"]:
@@ -43,7 +86,7 @@ class Sinkhorn(nn.Module):
     """The normaliser of the paper: rows and columns of the plan have given masses.
 
     Args:
-        iterations: at most how many; the paper's number is 100.
+        iterations: maximum number of iterations; the paper's is 100.
         tolerance: early stop; see :func:`softperm.ops.transport.sinkhorn`.
         gradient: see :func:`softperm.ops.transport.sinkhorn`.
     """
@@ -72,7 +115,7 @@ class Sinkhorn(nn.Module):
 
 
 class Softmax(nn.Module):
-    """The normaliser without column masses: each vertex chooses by itself."""
+    """The normaliser without column masses: each vertex is assigned on its own."""
 
     def forward(self, scores: Tensor, ptr: Tensor, **rows: Any) -> Tensor:
         """The softmax (V, P) of scores (V, P)."""
@@ -89,14 +132,15 @@ class SoftPermutation(nn.Module):
         encoder: turns features (V, F) into hidden vectors (V, H).
         latent_vertices: number P of latent vertices, the rows of W.
         hidden: size H of the encoder's output and of W's rows.
-        features: which features of a batch the encoder reads.
+        features: selects the features of a batch that the encoder reads.
         capacity: number n of vertices to which the paper pads every graph; None for no padding.
             A graph larger than it is taken at its own size.
-        dustbin: whether vertices and latent vertices may stay unmatched (π-GNN-d).
+        dustbin: whether vertices and latent vertices may stay unmatched (π-GNN-d), with a learnt
+            score that starts at 1.
         compare: the function f.
         normaliser: turns scores into a plan.
-        scale: of the latent vertices at the start, relative to torch's linear layers. The larger,
-            the harder the assignment that training begins with.
+        bound: the initial latent vertices are uniform in (−bound, bound); :math:`1 / \sqrt{H}` by
+            default, as in torch's linear layers. The larger, the harder the first assignments.
     """
 
     capacity: Tensor | None
@@ -112,7 +156,7 @@ class SoftPermutation(nn.Module):
         dustbin: bool = False,
         compare: Compare = relu_inner_product,
         normaliser: nn.Module | None = None,
-        scale: float = 1.0,
+        bound: float | None = None,
     ) -> None:
         super().__init__()
         if latent_vertices < 1:
@@ -125,11 +169,18 @@ class SoftPermutation(nn.Module):
         self.normaliser = normaliser or Sinkhorn()
         self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))
         self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
-        bound = scale / hidden**0.5  # with scale 1, as torch initialises a linear layer
+        bound = 1 / hidden**0.5 if bound is None else bound
         nn.init.uniform_(self.latent, -bound, bound)
 
-    def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:
-        """The soft permutation of each graph of a batch, vertices laid end to end."""
+    def forward(
+        self, batch: GraphBatch, dustbin: Float[Tensor, ""] | None = None
+    ) -> Float[Tensor, "V P"]:
+        """The soft permutation of each graph of a batch, vertices laid end to end.
+
+        Args:
+            batch: the graphs.
+            dustbin: a dustbin score shared with other permutations; by default its own, if any.
+        """
         x = self.features(batch).to(self.latent.dtype)
         x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): the padding vertex, all zeros
         q = self.encoder(x, batch.edge_index, batch.ptr)  # (V + 1, H)
@@ -141,7 +192,8 @@ class SoftPermutation(nn.Module):
         if self.capacity is not None:  # all padding vertices of a graph are one row with their mass
             mass = (self.capacity - batch.ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
             rows |= {"padding": padding.squeeze(0), "padding_mass": mass}
-        return self.normaliser(scores, batch.ptr, dustbin=self.dustbin, **rows)
+        dustbin = self.dustbin if dustbin is None else dustbin
+        return self.normaliser(scores, batch.ptr, dustbin=dustbin, **rows)
 
 
 class MixedPermutation(nn.Module):
@@ -152,15 +204,41 @@ class MixedPermutation(nn.Module):
     Args:
         adjacency: the permutation learnt from structure.
         attributes: the permutation learnt from attributes.
+        alpha: the initial α.
+        dustbin: whether both share one dustbin score; neither may then have its own.
     """
 
-    def __init__(self, adjacency: SoftPermutation, attributes: SoftPermutation) -> None:
+    def __init__(
+        self,
+        adjacency: SoftPermutation,
+        attributes: SoftPermutation,
+        alpha: float = 0.0,
+        dustbin: bool = False,
+    ) -> None:
         super().__init__()
         self.adjacency = adjacency
         self.attributes = attributes
-        self.alpha = nn.Parameter(torch.zeros(()))
+        self.alpha = nn.Parameter(torch.tensor(alpha))
+        self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:
         """The mixed soft permutation of each graph of a batch."""
-        share = torch.sigmoid(self.alpha)
-        return torch.lerp(self.attributes(batch), self.adjacency(batch), share)
+        from_structure = self.adjacency(batch, self.dustbin)  # (V, P)
+        from_attributes = self.attributes(batch, self.dustbin)  # (V, P)
+        return torch.lerp(from_attributes, from_structure, torch.sigmoid(self.alpha))
+
+
+class SideBySide(nn.Module):
+    """Several permutations of the same graph, each with latent vertices of its own.
+
+    Args:
+        permutations: the K permutations.
+    """
+
+    def __init__(self, permutations: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.permutations = nn.ModuleList(permutations)
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "K V P"]:
+        """All soft permutations of each graph of a batch."""
+        return torch.stack([permutation(batch) for permutation in self.permutations])

@@ -40,10 +40,44 @@ class ModelConfig(Settings):
     dustbin: bool = setting(
         False, "Allow vertices and latent vertices to stay unmatched (π-GNN-d)."
     )
+    shared_dustbin: bool = setting(
+        False, "One dustbin score for the permutations from structure and from attributes."
+    )
     scaling: str = setting(
         "log",
-        "Scaling of degree and triangle counts; the paper's is raw.",
-        choices=("raw", "log", "standard"),
+        "Scaling of structural features; the paper's is raw.",
+        choices=("raw", "log", "standard", "log-standard"),
+    )
+    attribute_scaling: str = setting(
+        "raw",
+        "Scaling of continuous vertex attributes; standard is that of the training vertices.",
+        choices=("raw", "standard"),
+    )
+    permute_by: str = setting(
+        "mixed",
+        "Features that permutations are learnt from: mixed has one permutation from structure and "
+        "one from attributes, joint has one from both together.",
+        choices=("mixed", "joint", "structure"),
+    )
+    mixing_start: float = setting(
+        0.0, "Initial α of the mixture; sigmoid(α) is the share of the structural permutation."
+    )
+    permutations: int = setting(
+        1, "Number of permutations side by side, each with aligned matrices of its own.", at_least=1
+    )
+    compare: str = setting(
+        "inner",
+        "Compares vertices with latent vertices: inner product, or cosine over a temperature.",
+        choices=("inner", "cosine"),
+    )
+    temperature: float = setting(
+        0.1, "Initial temperature of the cosine; smaller means harder assignments.", above=0
+    )
+    learn_temperature: bool = setting(True, "Learn the temperature of the cosine.")
+    latent_init: str = setting(
+        "linear",
+        "Range of the initial latent vertices: linear is ±1/√hidden, uniform is ±1.",
+        choices=("linear", "uniform"),
     )
     latent_scale: float = setting(
         1.0, "Factor on the initial latent vertices; larger means harder assignments.", above=0
@@ -60,6 +94,21 @@ class ModelConfig(Settings):
         kind=float,
         at_least=0,
     )
+    powers: int = setting(
+        1, "Highest power k of the adjacency matrix that is aligned: DᵀAD, …, DᵀAᵏD.", at_least=1
+    )
+    encoded: str = setting(
+        "none",
+        "Vertex features that a small network φ encodes before they are aligned, Dᵀφ(X); with "
+        "none, attributes are aligned as they are, DᵀX.",
+        choices=("none", "attributes", "structure", "both"),
+    )
+    encoded_size: int = setting(64, "Number of units of φ.", at_least=1)
+    encoded_rounds: int = setting(0, "Residual rounds of message passing in φ.", at_least=0)
+    attribute_dropout: float = setting(
+        0.0, "Share of aligned vertex attributes, or of units of φ, dropped in training.",
+        at_least=0, below=1,
+    )  # fmt: skip
     head: str = setting(
         "mlp",
         "Reads the aligned matrices: mlp, or conv over consecutive latent vertices.",
@@ -71,6 +120,9 @@ class ModelConfig(Settings):
     head_final: int = setting(64, "Hidden size of the final MLP.", at_least=1)
     head_norm: bool = setting(
         True, "LayerNorm before the head; without it the head sees the size of a graph."
+    )
+    head_dropout: float = setting(
+        0.0, "Share of the head's hidden units dropped in training.", at_least=0, below=1
     )
     embedding_size: int = setting(32, "Length of the vector of an embedded vertex.", at_least=1)
     edge_embedding_size: int = setting(8, "Length of the vector of an embedded edge.", at_least=1)
@@ -96,6 +148,13 @@ class ModelConfig(Settings):
     def embeds_labels(self) -> bool:
         """Whether labels reach the network as codes, which it embeds."""
         return bool(self.label_sizes or self.edge_label_sizes)
+
+    @property
+    def encodes(self) -> str:
+        """The vertex features that φ encodes; what does not exist is left out."""
+        if self.vertex_width:
+            return self.encoded
+        return {"attributes": "none", "both": "structure"}.get(self.encoded, self.encoded)
 
     @property
     def vertex_width(self) -> int:

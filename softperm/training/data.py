@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from softperm.data.collection import Collection
@@ -177,11 +177,3 @@ def _warn_too_few(
         f"{', '.join(listed[:3])}{more}; {effects[purpose, len(held) > 0]}",
         stacklevel=4,
     )
-
-
-def feature_statistics(train: Examples) -> tuple[Float[Tensor, " S"], Float[Tensor, " S"]]:
-    """Mean and standard deviation of the structural features over the training vertices."""
-    owner = torch.repeat_interleave(torch.arange(len(train.graphs)), train.graphs.sizes)
-    rows = train.graphs.structure[torch.isin(owner, train.index)].double()
-    std, mean = torch.std_mean(rows, dim=0, correction=0)
-    return mean.float(), std.float()

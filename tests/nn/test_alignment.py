@@ -38,6 +38,16 @@ def test_the_aligned_adjacency_is_the_dense_product(canonical):
         assert_close(ours, torch.stack([dg.T @ a @ dg for dg, a in parts]))
 
 
+@pytest.mark.parametrize("power", [2, 3, 4])
+@pytest.mark.parametrize("canonical", [False, True])
+def test_an_aligned_power_is_the_dense_product(power, canonical):
+    d, weight = plans(), BATCH.edge_weight
+    ours = align_adjacency(d, BATCH.edge_index, BATCH.ptr, weight, power=power, canonical=canonical)
+    parts = zip(d.split(list(SIZES)), dense(weight), strict=True)
+    expected = [dg.T @ torch.linalg.matrix_power(a, power) @ dg for dg, a in parts]
+    assert_close(ours, torch.stack(expected))
+
+
 def test_the_aligned_adjacency_of_an_undirected_graph_is_symmetric():
     ours = align_adjacency(plans(), BATCH.edge_index, BATCH.ptr, BATCH.edge_weight)
     assert_close(ours, ours.mT)
@@ -48,6 +58,7 @@ def test_a_directed_adjacency_is_taken_in_its_direction():
     d = plans()[:3]
     a = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 0, 0]], dtype=torch.float64)
     assert_close(align_adjacency(d, edges, ptr)[0], d.T @ a @ d)
+    assert_close(align_adjacency(d, edges, ptr, power=2)[0], d.T @ a @ a @ d)
 
 
 def test_the_aligned_attributes_are_the_dense_product():

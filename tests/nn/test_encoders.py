@@ -1,8 +1,9 @@
 """Encoders equal PyG's convolutions with the same weights, and padding leaves no trace."""
 
+import networkx as nx
 import pytest
 import torch
-from samples import collect, random_graph
+from samples import collect, double, labelled_path, random_graph
 from torch import nn
 from torch.testing import assert_close
 from torch_geometric.nn import GCNConv, GINConv
@@ -12,8 +13,12 @@ from softperm.nn.encoders import (
     GINEncoder,
     LinearEncoder,
     LogScale,
+    Moments,
     Standardise,
+    StandardiseAttributes,
     VertexBatchNorm,
+    VertexNetwork,
+    VertexStatistics,
 )
 
 BATCH = collect([random_graph(n, seed=n) for n in (6, 1, 9, 4)]).batch(torch.arange(4))
@@ -146,10 +151,70 @@ def test_log_scale_touches_the_leading_features_alone():
 
 def test_standardise_centres_and_scales_the_leading_features():
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) * 7 + 3
-    std, mean = torch.std_mean(x[:, :2], dim=0, correction=0)
-    scaled = Standardise(mean, std)(x)
+    scaled = Standardise(Moments.of(x[:, :2]))(x)
     assert_close(scaled[:, :2].mean(0), torch.zeros(2), atol=1e-5, rtol=0)
     assert_close(scaled[:, :2].std(0, correction=0), torch.ones(2))
     assert_close(scaled[:, 2], x[:, 2])
-    constant = Standardise(torch.tensor([4.0]), torch.tensor([0.0]))
-    assert_close(constant(torch.full((2, 1), 4.0)), torch.zeros(2, 1))
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_a_feature_that_only_rounding_varies_is_only_centred(noise):
+    x = torch.full((5, 1), 0.3) + torch.tensor([[0.0], [noise], [0.0], [noise], [0.0]])
+    assert Standardise(Moments.of(x))(x).abs().max() < 1e-6
+
+
+def test_statistics_are_those_of_the_vertices_of_training_graphs():
+    graphs = [random_graph(n, seed=n) for n in (6, 1, 9, 4)]
+    whole, part = collect(graphs), collect([graphs[0], graphs[2]])
+    found = VertexStatistics.of(whole, torch.tensor([2, 0]))
+    assert found == VertexStatistics.of(part, torch.tensor([0, 1]))
+    x, structure = part.x.double(), part.structure.double()
+    assert_close(torch.tensor(found.attributes.mean), x.mean(0), check_dtype=False)
+    assert_close(torch.tensor(found.structure.mean), structure.mean(0), check_dtype=False)
+    logs = torch.log1p(structure)
+    assert_close(torch.tensor(found.log_structure.mean), logs.mean(0), check_dtype=False)
+    assert_close(torch.tensor(found.log_structure.std), logs.std(0, False), check_dtype=False)
+
+
+def test_labels_are_not_standardised():
+    graphs = [labelled_path(word) for word in ("aab", "ba")]
+    for graph in graphs:
+        nx.set_node_attributes(graph, {v: [7.0 * v] for v in graph}, "x")
+    collection = collect(graphs)
+    found = VertexStatistics.of(collection, torch.arange(2)).attributes
+    assert found.mean[:2] == (0.0, 0.0)
+    assert found.std[:2] == (1.0, 1.0)
+    batch = collection.batch(torch.arange(2))
+    scaled = StandardiseAttributes(found)(batch)
+    assert_close(scaled.x[:, :2], batch.x[:, :2])
+    assert abs(float(scaled.x[:, 2].mean())) < 1e-6
+    assert float(batch.x[:, 2].max()) == 14, "the given batch stays as it was"
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_the_network_of_vertices_is_its_definition(rounds):
+    network = seeded(VertexNetwork, FEATURES, HIDDEN, rounds)
+    x = features()[:-1]
+    dense = torch.zeros(V, V, dtype=torch.float64)
+    dense[BATCH.edge_index[0], BATCH.edge_index[1]] = 1
+
+    def layer(k: int, h: torch.Tensor) -> torch.Tensor:
+        norm = nn.BatchNorm1d(HIDDEN).double()
+        return torch.relu(norm(h @ network.linears[k].weight.T))
+
+    expected = layer(1, layer(0, x))
+    for k in range(2, 2 + rounds):
+        expected = expected + layer(k, expected + dense @ expected)
+    assert_close(run(network)[:-1], expected)
+
+
+def test_encoded_vertices_do_not_depend_on_padding_vertices():
+    collection = double(collect([random_graph(n, seed=n) for n in (6, 1, 9, 4)]))
+    batch = collection.batch(torch.arange(4))
+    found = []
+    for rows in (0, 11):
+        network = seeded(VertexNetwork, FEATURES, HIDDEN, 2)
+        x = nn.functional.pad(batch.x, (0, 0, 0, rows), value=100.0)
+        found.append((network(x, batch.edge_index, batch.ptr)[:V], *network.buffers()))
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from softperm.nn.dropout import Dropout
 from softperm.nn.heads import ConvHead, MLPHead
 
 B, P, F = 3, 5, 2
@@ -97,6 +98,17 @@ def test_few_latent_vertices_have_filters_of_their_own_height(p):
     made = ConvHead([p], p, outputs=2)
     assert made.convolutions[0].kernel_size == (min(3, p),)
     assert made([torch.rand(2, p, p)]).shape == (2, 2)
+
+
+@pytest.mark.parametrize("head", [mlp, conv])
+def test_dropout_is_behind_every_hidden_layer_and_acts_in_training_alone(head):
+    made, plain = head(drop=0.5), head()
+    drops = [module for module in made.modules() if isinstance(module, Dropout)]
+    assert len(drops) == (7 if head is mlp else 2)
+    for mine, theirs in zip(made.parameters(), plain.parameters(), strict=True):
+        mine.data = theirs.data
+    assert not torch.allclose(made(views()), plain(views()))
+    assert_close(made.eval()(views()), plain(views()))
 
 
 @pytest.mark.parametrize("head", [mlp, conv])

@@ -1,6 +1,7 @@
 """Laws of the whole network, for every variant of it."""
 
 import math
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -9,11 +10,45 @@ from samples import VARIANTS, collect, double, dressed, random_graph, renumber, 
 from torch_geometric.data import Batch, Data
 
 from softperm.data.collection import Collection
+from softperm.data.features import StructuralFeatures, structural_features
+from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build
+from softperm.ops.normalisation import VertexBatchNorm
 
 SIZES = (1, 2, 7, 12, 20)
 EVERYTHING = torch.arange(len(SIZES))
-every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
+PLAIN = {"encoder": "linear", "attributes": True, "dustbin": False, "capacity": 15, "head": "mlp"}
+BARE = {**PLAIN, "attributes": False}
+ENCODED = {"encoded_size": 5, "encoded_rounds": 2}
+CHOICES = {
+    "cosine": {**PLAIN, "compare": "cosine"},
+    "cosine-without-attributes": {**BARE, "compare": "cosine", "capacity": None},
+    "cosine-constant-softmax": {
+        **PLAIN, "compare": "cosine", "learn_temperature": False, "normaliser": "softmax",
+    },
+    "cosine-gin-uniform-dustbin": {
+        **PLAIN, "compare": "cosine", "encoder": "gin", "latent_init": "uniform", "dustbin": True,
+    },
+    "shared-dustbin": {**PLAIN, "dustbin": True, "shared_dustbin": True, "mixing_start": 0.01},
+    "log-standard": {**PLAIN, "scaling": "log-standard"},
+    "standard-attributes": {**PLAIN, "attribute_scaling": "standard"},
+    "joint": {**PLAIN, "permute_by": "joint", "compare": "cosine"},
+    "joint-gcn": {**PLAIN, "permute_by": "joint", "encoder": "gcn"},
+    "by-structure": {**PLAIN, "permute_by": "structure"},
+    "encoded": {**PLAIN, **ENCODED, "encoded": "attributes", "attribute_scaling": "standard"},
+    "encoded-both-conv": {**PLAIN, **ENCODED, "encoded": "both", "head": "conv", "dustbin": True},
+    "encoded-structure": {**BARE, **ENCODED, "encoded": "structure", "compare": "cosine"},
+    "powers": {**PLAIN, "powers": 3},
+    "two-permutations": {**PLAIN, **ENCODED, "permutations": 2, "encoded": "both", "powers": 2},
+    "dropout": {**PLAIN, "attribute_dropout": 0.4, "head_dropout": 0.4},
+    "encoded-dropout": {**BARE, **ENCODED, "encoded": "structure", "attribute_dropout": 0.4},
+}  # fmt: skip
+every_variant = pytest.mark.parametrize(
+    "variant",
+    [*VARIANTS, *CHOICES.values()],
+    ids=[*map(variant_name, VARIANTS), *CHOICES],
+)
+every_choice = pytest.mark.parametrize("variant", CHOICES.values(), ids=CHOICES)
 both_precisions = pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["f32", "f64"]
 )
@@ -27,7 +62,12 @@ def network(variant: dict, dtype: torch.dtype = torch.float64, **more) -> PiGNN:
     settings = {**variant, "attribute_size": 3 if variant["attributes"] else 0, **more}
     del settings["attributes"]
     config = ModelConfig(outputs=3, latent_vertices=6, hidden=8, layers=2, **settings)
-    return build(config, seed=1).to(dtype).eval()
+    statistics = VertexStatistics.of(collect(graphs()), EVERYTHING)
+    model = build(config, seed=1, statistics=statistics).to(dtype).eval()
+    for module in model.modules():
+        if isinstance(module, VertexBatchNorm):  # as after some training
+            module.running_mean.uniform_(-1, 1, generator=torch.Generator().manual_seed(0))
+    return model
 
 
 def close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> None:
@@ -70,12 +110,58 @@ def test_output_does_not_depend_on_the_grouping_into_batches(variant, dtype, tol
     close(together[order], apart, tolerance)
 
 
+RICH = StructuralFeatures(
+    clustering=True, core=True, neighbours=True, rings=8, walks=8, heat=(1, 4)
+)
+
+
+@both_precisions
+@pytest.mark.parametrize("scaling", ["log", "standard", "log-standard"])
+@pytest.mark.parametrize("compare", ["inner", "cosine"])
+def test_richer_features_do_not_depend_on_numbering_or_grouping(compare, scaling, dtype, tolerance):
+    """Also for graphs whose vertices are all alike, where rounding would be all that differs."""
+    whole = all_kinds()
+    generator = torch.Generator().manual_seed(0)
+    shuffled = [renumber(g, torch.randperm(len(g), generator=generator).tolist()) for g in whole]
+    ours, theirs = (featured(g) for g in (whole, shuffled))
+    everything = torch.arange(len(whole))
+    config = ModelConfig(
+        3, 6, hidden=8, structure_size=len(RICH.names), attribute_size=3, capacity=15,
+        compare=compare, scaling=scaling, encoded="both", encoded_rounds=1, permutations=2,
+    )  # fmt: skip
+    model = build(config, 1, VertexStatistics.of(ours, everything)).to(dtype).eval()
+    together = model(ours.batch(everything))
+    close(together, model(theirs.batch(everything)), tolerance)
+    order = torch.tensor([3, 0, 7, 4, 1, 8, 2, 5, 6])
+    apart = torch.cat([model(ours.batch(part)) for part in order.split([2, 1, 4, 2])])
+    close(together[order], apart, tolerance)
+
+
+def featured(graphs: list[nx.Graph]) -> Collection:
+    """The collection of graphs with richer structural features."""
+    collection = collect(graphs)
+    shift = torch.repeat_interleave(collection.ptr[:-1], collection.edge_ptr.diff())
+    edges = collection.edge_index + shift
+    return replace(collection, structure=structural_features(edges, collection.ptr, RICH))
+
+
 @pytest.mark.parametrize("dustbin", [False, True])
-@pytest.mark.parametrize("encoder", ["linear", "gcn", "gin"])
-def test_padding_row_equals_padding_vertices(encoder, dustbin):
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"encoder": "linear"},
+        {"encoder": "gcn"},
+        {"encoder": "gin"},
+        {"compare": "cosine"},
+        {"compare": "cosine", "permute_by": "joint", "scaling": "log-standard", "powers": 2},
+        {"compare": "cosine", "permutations": 2, "shared_dustbin": True},
+    ],
+    ids=str,
+)
+def test_padding_row_equals_padding_vertices(choices, dustbin):
     """The single weighted row stands for explicit isolated vertices without features."""
     capacity = 25
-    variant = {"encoder": encoder, "attributes": True, "dustbin": dustbin, "head": "mlp"}
+    variant = {**PLAIN, "dustbin": dustbin, **choices}
     padded_graphs = []
     for graph in graphs():
         padded = graph.copy()
@@ -88,7 +174,24 @@ def test_padding_row_equals_padding_vertices(encoder, dustbin):
     explicit.load_state_dict(model.state_dict())
     close(model(ours), explicit(theirs), 1e-10)
     for d, d_padded in zip(model.permutations(ours), explicit.permutations(theirs), strict=True):
-        close(d, d_padded[: len(d)], 1e-10)
+        close(d, d_padded[..., : d.shape[-2], :], 1e-10)
+
+
+@every_choice
+def test_padding_vertices_leave_no_trace_in_normalisation(variant):
+    """Vertices behind those of the last graph, as stacked batches have them, change nothing."""
+    collection = double(collect(graphs()))
+    model = network(variant, capacity=None)
+    batch = collection.batch(EVERYTHING)
+    longer = batch.clone()
+    for name in ("structure", "x"):
+        longer[name] = torch.nn.functional.pad(batch[name], (0, 0, 0, 7))
+    outputs = {}
+    for name, given in (("alone", batch), ("longer", longer)):
+        fresh = network(variant, capacity=None).train()
+        outputs[name] = (fresh(given), model(given), *fresh.buffers())
+    for alone, padded in zip(outputs["alone"], outputs["longer"], strict=True):
+        close(alone, padded, 1e-10)
 
 
 @every_variant
@@ -98,15 +201,17 @@ def test_rows_sum_to_one_and_columns_to_their_share(variant):
     for size, d in zip(SIZES, model.permutations(collection.batch(EVERYTHING)), strict=True):
         n = max(size, variant["capacity"] or 0)
         if variant["dustbin"]:
-            assert bool((d.sum(1) <= 1 + 1e-9).all())
-            assert bool((d.sum(0) <= 1 + 1e-9).all())
+            assert bool((d.sum(-1) <= 1 + 1e-9).all())
+            assert bool((d.sum(-2) <= 1 + 1e-9).all())
         else:
-            close(d.sum(1), torch.ones(size, dtype=d.dtype), 1e-9)
-            share = torch.full((6,), n / 6, dtype=d.dtype)
+            assert bool(((d.sum(-1) - 1).abs() < 1e-9).all())
+            if variant.get("normaliser") == "softmax":
+                continue
+            share = n / 6
             if n == size:
-                close(d.sum(0), share, 1e-9)
+                assert bool(((d.sum(-2) - share).abs() < 1e-9).all())
             else:
-                assert bool((d.sum(0) <= share + 1e-9).all())
+                assert bool((d.sum(-2) <= share + 1e-9).all())
 
 
 def test_as_many_latent_vertices_as_vertices_gives_doubly_stochastic_matrices():
@@ -127,12 +232,12 @@ def test_as_many_latent_vertices_as_vertices_gives_doubly_stochastic_matrices():
 
 @every_variant
 def test_gradients_equal_finite_differences(variant):
-    model = network(variant, scaling="standard", iterations=20, tolerance=0.0).train()
+    model = network({"scaling": "standard", **variant}, iterations=20, tolerance=0.0).train()
     batch = double(collect([random_graph(n, n) for n in (2, 5, 7)])).batch(torch.arange(3))
-    names = [
-        n for n, _ in model.named_parameters() if "latent" in n or "dustbin" in n or "alpha" in n
-    ]
-    names += [n for n, _ in model.named_parameters() if "encoder" in n and "bias" in n][:1]
+    every = [name for name, _ in model.named_parameters()]
+    parts = ("latent", "dustbin", "alpha", "log_change", "encode.")
+    names = [name for name in every if any(part in name for part in parts)]
+    names += [name for name in every if "encoder" in name and "bias" in name][:1]
     for name in names:
         check_gradient(model, name, batch)
 
@@ -148,12 +253,12 @@ def check_gradient(model: PiGNN, name: str, batch: Batch) -> None:
     slope = (parameter.grad * direction).sum()
     values = []
     with torch.no_grad():
-        for step in (1e-6, -1e-6):
+        for step in (1e-7, -1e-7):
             model.load_state_dict(state)
             parameter.add_(step * direction)
             values.append((model(batch) * weights).sum())
     model.load_state_dict(state)
-    close((values[0] - values[1]) / 2e-6, slope, 2e-5)
+    close((values[0] - values[1]) / 2e-7, slope, 2e-5)
 
 
 @every_variant
@@ -242,18 +347,19 @@ def test_a_wrong_setting_is_named(field, value, message):
         ModelConfig(**{"outputs": 2, field: value})
 
 
-@pytest.mark.parametrize("encoder", ["linear", "gcn", "gin"])
-def test_a_stack_of_models_equals_each_model_alone(encoder):
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        *({**PLAIN, "encoder": e, "dustbin": True, "head": "conv"} for e in ("gcn", "gin")),
+        *CHOICES.values(),
+    ],
+    ids=["gcn", "gin", *CHOICES],
+)
+def test_a_stack_of_models_equals_each_model_alone(variant, mode):
     """``torch.func`` over the same network: the way many models train in one computation."""
     collection: Collection = double(collect(graphs()))
-    variant = {
-        "encoder": encoder,
-        "attributes": True,
-        "dustbin": True,
-        "capacity": 15,
-        "head": "conv",
-    }
-    models = [network(variant) for _ in range(3)]
+    models = [network(variant).train(mode == "train") for _ in range(3)]
     for seed, model in enumerate(models):
         fresh = build(model.config, seed).double()
         model.load_state_dict(fresh.state_dict())
@@ -274,6 +380,8 @@ def test_a_stack_of_models_equals_each_model_alone(encoder):
         close(outputs[i], alone, 1e-10)
         for name, parameter in model.named_parameters():
             close(params[name].grad[i], parameter.grad, 1e-9)
+        for name, buffer in model.named_buffers():
+            close(buffers[name][i], buffer, 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -327,3 +435,44 @@ def test_one_graph_is_no_batch():
     edges = torch.tensor([[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="expected a PyG Batch, got one graph"):
         build(ModelConfig(2), 0)(Data(edge_index=edges, num_nodes=2))
+
+
+def test_the_papers_way_can_be_expressed():
+    """The start and head of the authors' networks."""
+    config = ModelConfig(
+        2, hidden=64, scaling="raw", attribute_size=3, dustbin=True, shared_dustbin=True,
+        latent_init="uniform", mixing_start=0.01, head_hidden=(256,), head_final=64, tolerance=0.0,
+    )  # fmt: skip
+    model = build(config, seed=0)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    for part in ("adjacency", "attributes"):
+        latent = dict(model.named_parameters())[f"permutation.{part}.latent"]
+        assert 0.99 < latent.abs().max() < 1
+    assert [name for name in shapes if "dustbin" in name] == ["permutation.dustbin"]
+    assert model.permutation.dustbin.item() == 1
+    assert model.permutation.alpha.item() == pytest.approx(0.01)
+    matrices = [shape for name, shape in shapes.items() if "head" in name and len(shape) == 2]
+    assert matrices == [(256, 400), (256, 60), (64, 512), (2, 64)]
+
+
+def test_what_a_batch_lacks_is_not_encoded():
+    """One configuration serves graphs with and without attributes."""
+    for encoded, size in (("attributes", None), ("both", 2), ("structure", 2)):
+        model = build(ModelConfig(2, 4, hidden=8, encoded=encoded), seed=0)
+        names = dict(model.named_parameters())
+        first = names.get("encode.network.linears.0.weight")
+        assert (None if first is None else first.shape[1]) == size
+        assert model(collect(graphs()).batch(EVERYTHING)).shape == (5, 2)
+
+
+def test_aligned_vectors_of_several_permutations_follow_one_another():
+    variant = {**PLAIN, "permutations": 2, "powers": 2}
+    model = network(variant)
+    batch = double(collect(graphs())).batch(EVERYTHING)
+    vectors = model.transform(batch)
+    one = 2 * 6 * 6 + 6 * 3
+    assert vectors.shape == (5, 2 * one)
+    for k, permutation in enumerate(model.permutation.permutations):
+        alone = PiGNN(permutation, model.views, model.head)
+        close(alone.transform(batch), vectors[:, k * one : (k + 1) * one], 1e-12)
+    assert [tuple(d.shape) for d in model.permutations(batch)] == [(2, n, 6) for n in SIZES]

@@ -1,5 +1,7 @@
 """Soft permutations: any comparison function, dustbins, normalisers, and the mixture of two."""
 
+import math
+
 import pytest
 import torch
 from samples import collect, double, random_graph
@@ -49,6 +51,80 @@ def test_any_comparison_function_makes_the_scores(compare):
     assert_close(d.sum(1), torch.ones(len(d), dtype=d.dtype))
     d.square().sum().backward()
     assert bool((made.latent.grad != 0).any())
+
+
+def cosines(**choices) -> perm.CosineComparison:
+    return perm.CosineComparison(**choices).double()
+
+
+def test_the_cosine_comparison_is_its_definition():
+    q, latent = torch.randn(5, 3).double(), torch.randn(4, 3).double()
+    expected = torch.cosine_similarity(q[:, None], latent[None], dim=2).clamp(min=0) / 0.2
+    assert_close(cosines(temperature=0.2)(q, latent), expected, rtol=1e-7, atol=1e-7)
+
+
+def test_the_scale_of_vectors_does_not_change_a_cosine():
+    q, latent = torch.randn(5, 3).double(), torch.randn(4, 3).double()
+    found = cosines()
+    assert_close(found(1000 * q, 0.1 * latent), found(q, latent), rtol=1e-5, atol=1e-5)
+
+
+def test_a_zero_vector_has_zero_scores_and_finite_gradients():
+    q = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    found = cosines()(q, torch.randn(4, 3).double())
+    assert_close(found, torch.zeros(2, 4, dtype=torch.float64))
+    found.sum().backward()
+    assert bool(q.grad.isfinite().all())
+
+
+def test_the_temperature_is_learnt_or_constant():
+    learnt, constant = cosines(temperature=0.3), cosines(temperature=0.3, learnt=False)
+    q, latent = torch.rand(5, 3).double(), torch.rand(4, 3).double()
+    assert_close(learnt(q, latent), constant(q, latent))
+    assert not list(constant.parameters())
+    learnt(q, latent).sum().backward()
+    assert learnt.log_change.grad < 0  # a smaller temperature has larger scores
+    learnt.log_change.data.fill_(-1.0)
+    assert learnt.temperature.item() == pytest.approx(0.3 / math.e)
+
+
+def test_a_lower_temperature_makes_sharper_permutations():
+    entropies = []
+    for temperature in (1.0, 0.3, 0.1, 0.03):
+        torch.manual_seed(0)
+        choices = {"features": perm.attributes, "compare": cosines(temperature=temperature)}
+        d = perm.SoftPermutation(LinearEncoder(3, HIDDEN), P, HIDDEN, **choices).double()(BATCH)
+        entropies.append(torch.special.entr(d).sum(1).mean().item())
+    assert entropies == sorted(entropies, reverse=True)
+    assert entropies[-1] < 0.5 * entropies[0]
+
+
+def test_the_bound_is_the_range_of_the_initial_latent_vertices():
+    for bound in (0.5, 1.0, 20.0):
+        largest = permutation(bound=bound).latent.abs().max()
+        assert 0.7 * bound < largest < bound
+    assert permutation().latent.abs().max() < HIDDEN**-0.5
+
+
+def test_a_shared_dustbin_is_one_score_of_both_permutations():
+    torch.manual_seed(0)
+    encoder = LinearEncoder(3, HIDDEN)
+    parts = permutation(), perm.SoftPermutation(encoder, P, HIDDEN, features=perm.attributes)
+    mixed = perm.MixedPermutation(*parts, alpha=0.4, dustbin=True).double()
+    names = [name for name, _ in mixed.named_parameters() if "dustbin" in name]
+    assert names == ["dustbin"]
+    assert_close(mixed.dustbin, torch.ones_like(mixed.dustbin))
+    share = torch.sigmoid(mixed.alpha)
+    one, other = (part(BATCH, mixed.dustbin) for part in (mixed.adjacency, mixed.attributes))
+    assert_close(mixed(BATCH), share * one + (1 - share) * other)
+    assert bool((mixed(BATCH).sum(1) < 1).all())
+
+
+def test_permutations_side_by_side_are_those_of_each():
+    parts = [permutation(seed) for seed in (0, 1)]
+    found = perm.SideBySide(parts)(BATCH)
+    assert_close(found, torch.stack([part(BATCH) for part in parts]))
+    assert not torch.allclose(found[0], found[1])
 
 
 def test_comparisons_differ():

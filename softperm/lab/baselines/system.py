@@ -13,6 +13,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
+from softperm.nn.encoders import VertexStatistics
 from softperm.training.settings import TRAINING
 
 GIB = 2**30
@@ -62,8 +63,7 @@ class DataShape:
         positions: whether batches have positions of vertices.
         label_sizes: vocabulary sizes of vertex labels that batches have as codes; none by default.
         edge_label_sizes: the same of edge labels.
-        structure_mean: mean of each structural feature over the vertices.
-        structure_std: standard deviation of each structural feature over the vertices.
+        statistics: statistics of the training vertices, for networks that standardise them.
     """
 
     outputs: int
@@ -78,8 +78,7 @@ class DataShape:
     positions: bool = False
     label_sizes: tuple[int, ...] = ()
     edge_label_sizes: tuple[int, ...] = ()
-    structure_mean: tuple[float, ...] = (0.0, 0.0)
-    structure_std: tuple[float, ...] = (1.0, 1.0)
+    statistics: VertexStatistics | None = None
 
     @classmethod
     def of(
@@ -112,8 +111,7 @@ class DataShape:
             positions=getattr(collection, "position", None) is not None,
             label_sizes=collection.label_sizes if collection.codes else (),
             edge_label_sizes=collection.edge_label_sizes if collection.codes else (),
-            structure_mean=tuple(structure.double().mean(0).tolist()),
-            structure_std=tuple(structure.double().std(0, correction=0).tolist()),
+            statistics=VertexStatistics.of(collection, chosen),
         )
 
     @property
