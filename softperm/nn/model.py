@@ -196,9 +196,9 @@ def build(config: ModelConfig, seed: int, statistics: VertexStatistics | None = 
     statistics = statistics or _neutral_statistics(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        permutations = [_permutation(config, statistics) for _ in range(config.permutations)]
+        permutations = [_permutation(config, statistics) for _ in range(config.permutation_heads)]
         views, widths = zip(*_views(config), strict=True)
-        head = _head(config, widths * config.permutations)
+        head = _head(config, widths * config.permutation_heads)
         embedding = standardise = None
         if config.label_sizes:
             embedding = EmbedVertices(LabelEmbedding(config.label_sizes, config.embedding_size))
@@ -270,8 +270,8 @@ def _permutation(config: ModelConfig, statistics: VertexStatistics) -> nn.Module
     if not mixed:
         return from_structure
     from_attributes = assign(LinearEncoder(config.vertex_width, config.hidden), perm.attributes)
-    alpha = config.mixing_start
-    return perm.MixedPermutation(from_structure, from_attributes, alpha, shared_dustbin)
+    share = config.structure_share
+    return perm.MixedPermutation(from_structure, from_attributes, share, shared_dustbin)
 
 
 def _compare(config: ModelConfig) -> perm.Compare:

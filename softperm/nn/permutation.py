@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -204,7 +205,7 @@ class MixedPermutation(nn.Module):
     Args:
         adjacency: the permutation learnt from structure.
         attributes: the permutation learnt from attributes.
-        alpha: the initial α.
+        share: the initial share σ(α).
         dustbin: whether both share one dustbin score; neither may then have its own.
     """
 
@@ -212,13 +213,13 @@ class MixedPermutation(nn.Module):
         self,
         adjacency: SoftPermutation,
         attributes: SoftPermutation,
-        alpha: float = 0.0,
+        share: float = 0.5,
         dustbin: bool = False,
     ) -> None:
         super().__init__()
         self.adjacency = adjacency
         self.attributes = attributes
-        self.alpha = nn.Parameter(torch.tensor(alpha))
+        self.alpha = nn.Parameter(torch.tensor(math.log(share / (1 - share))))
         self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "V P"]:

@@ -59,10 +59,11 @@ class ModelConfig(Settings):
         "one from attributes, joint has one from both together.",
         choices=("mixed", "joint", "structure"),
     )
-    mixing_start: float = setting(
-        0.0, "Initial α of the mixture; sigmoid(α) is the share of the structural permutation."
-    )
-    permutations: int = setting(
+    structure_share: float = setting(
+        0.5, "Initial share sigmoid(α) of the structural permutation in the mixture.",
+        above=0, below=1,
+    )  # fmt: skip
+    permutation_heads: int = setting(
         1, "Number of permutations side by side, each with aligned matrices of its own.", at_least=1
     )
     compare: str = setting(

@@ -18,7 +18,7 @@ GRAPHS = collect([random_graph(n, seed=n) for n in (5, 9, 4, 7, 6, 8, 5, 10, 3, 
 Y = torch.arange(10) % 2
 CONFIG = ModelConfig(
     2, latent_vertices=4, hidden=6, attribute_size=3, compare="cosine", encoded="both",
-    encoded_size=6, encoded_rounds=1, attribute_dropout=0.3, head_dropout=0.5, permutations=2,
+    encoded_size=6, encoded_rounds=1, attribute_dropout=0.3, head_dropout=0.5, permutation_heads=2,
 )  # fmt: skip
 FIT = TrainingConfig(epochs=3, batch_size=4, learning_rate=0.01)
 

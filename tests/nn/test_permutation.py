@@ -110,11 +110,12 @@ def test_a_shared_dustbin_is_one_score_of_both_permutations():
     torch.manual_seed(0)
     encoder = LinearEncoder(3, HIDDEN)
     parts = permutation(), perm.SoftPermutation(encoder, P, HIDDEN, features=perm.attributes)
-    mixed = perm.MixedPermutation(*parts, alpha=0.4, dustbin=True).double()
+    mixed = perm.MixedPermutation(*parts, share=0.6, dustbin=True).double()
     names = [name for name, _ in mixed.named_parameters() if "dustbin" in name]
     assert names == ["dustbin"]
     assert_close(mixed.dustbin, torch.ones_like(mixed.dustbin))
     share = torch.sigmoid(mixed.alpha)
+    assert share.item() == pytest.approx(0.6)
     one, other = (part(BATCH, mixed.dustbin) for part in (mixed.adjacency, mixed.attributes))
     assert_close(mixed(BATCH), share * one + (1 - share) * other)
     assert bool((mixed(BATCH).sum(1) < 1).all())

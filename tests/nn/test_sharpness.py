@@ -75,11 +75,11 @@ def test_vectors_on_a_line_have_one_component():
     assert first_component(torch.ones(5, 3)) == 1
 
 
-@pytest.mark.parametrize("permutations", [1, 2])
-def test_the_sharpness_of_a_network_is_that_of_its_permutations(permutations):
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_sharpness_of_a_network_is_that_of_its_permutations(heads):
     graphs = collect([random_graph(n, n) for n in (5, 9, 12, 7)])
     batch = graphs.batch(torch.arange(4))
-    settings = {"attribute_size": 3, "compare": "cosine", "permutations": permutations}
+    settings = {"attribute_size": 3, "compare": "cosine", "permutation_heads": heads}
     model = build(ModelConfig(2, 6, hidden=8, **settings), seed=0).eval()
     found = model.sharpness(batch)
     d = torch.cat(model.permutations(batch), dim=-2).detach()
