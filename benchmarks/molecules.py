@@ -3,7 +3,7 @@
     python benchmarks/molecules.py --data-root FOLDER [--device cuda] [--only speed pair]
     python benchmarks/molecules.py --pack FILE --device cuda --only speed
 
-``speed`` trains π-GNN on ogbg-molhiv through :func:`softperm.training.fit.fit`, and a 5-layer GIN
+``speed`` trains π-GNN on ogbg-molhiv through :func:`softperm.training.loop.fit`, and a 5-layer GIN
 of hidden size 300 through PyG's DataLoader with workers, in turns, several times each, in one run;
 on a GPU it also states the share of time in which a kernel ran. ``pair`` trains with two processes
 and with one. Memory is measured by ``molecules_memory.py``.
@@ -42,7 +42,8 @@ from softperm.nn.embeddings import LabelEmbedding
 from softperm.nn.model import build
 from softperm.training.data import TrainingData
 from softperm.training.devices import connect, disconnect
-from softperm.training.fit import TrainingConfig, fit
+from softperm.training.loop import fit
+from softperm.training.settings import TrainingConfig
 from softperm.training.sources import from_dataset
 from softperm.training.tasks import mean_loss
 

@@ -8,7 +8,7 @@ process of its own.
 import torch
 import triton
 from ops.transport.cases import draw
-from training.test_gpu_batch_layout import collection
+from training.test_gpu_kernels import collection
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
@@ -17,7 +17,7 @@ from softperm.ops.normalisation import gpu as normalisation
 from softperm.ops.ragged import gpu as ragged
 from softperm.ops.transport import gpu as transport
 from softperm.ops.transport.problem import pose
-from softperm.training import gpu_adam, gpu_batch_layout
+from softperm.training import gpu_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 BACKEND = make_backend(TARGET)
@@ -63,17 +63,18 @@ def ragged_products() -> None:
 def stacked_training() -> None:
     """Mini-batches, batch normalisation and Adam of many models."""
     graphs = collection()
-    gpu_batch_layout.lay_out(graphs, torch.tensor([[0]]), 40, 60)
-    at = gpu_batch_layout.lay_out(graphs, torch.tensor([[0, 2], [4, -1]]), 40, 60)
+    gpu_kernels.lay_out(graphs, torch.tensor([[0]]), 40, 60)
+    at = gpu_kernels.lay_out(graphs, torch.tensor([[0, 2], [4, -1]]), 40, 60)
     item = torch.zeros_like(at.vertex)
-    gpu_batch_layout.rows(graphs.structure, item)
-    gpu_batch_layout.rows(graphs.label, item, -1)
-    gpu_batch_layout.attributes(graphs.label, graphs.label_sizes, graphs.x, item)
+    gpu_kernels.rows(graphs.structure, item)
+    gpu_kernels.rows(graphs.label, item, -1)
+    gpu_kernels.attributes(graphs.label, graphs.label_sizes, graphs.x, item)
     x, weight, count = torch.randn(2, 300, 20), torch.randn(2, 20), torch.tensor([300, 7])
     made = normalisation.normalise(x, *[weight] * 2, count, *[weight] * 2, 1e-5, True, 0.1)
     normalisation.normalise_backward(x, x, weight, weight, count, *made[1:3], 1e-5, True)
     flat, rates = torch.randn(2, 50), torch.ones(2)
-    gpu_adam.update(flat, flat, flat, [flat], rates > 0, rates, rates, 0.9, 0.999, 0.0, 1e-8)
+    active = rates > 0
+    gpu_kernels.adam_update(flat, flat, flat, [flat], active, rates, rates, 0.9, 0.999, 0.0, 1e-8)
 
 
 def transports() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from softperm.estimators import PiGNNClassifier, PiGNNRegressor
 from softperm.estimators.regressor import r_squared
 from softperm.files import write_atomically
 from softperm.pyg import Data
-from softperm.training.checkpoint import read_checkpoint
+from softperm.training.checkpoints import read_checkpoint
 from softperm.training.data import TrainingData
 from softperm.training.devices import Fabric
-from softperm.training.fit import Epoch, predict
+from softperm.training.epoch_tracker import Epoch
+from softperm.training.loop import TrainingInterrupted, predict
 from softperm.training.tasks import Regression
 
 PICTURES = 6
@@ -79,7 +81,8 @@ def train_run(
         if not (out / CHECKPOINT).exists():
             write_atomically(out / "config.json", text)
     estimator.set_params(checkpoint=out / CHECKPOINT)
-    estimator.fit_data(data, fabric)
+    with suppress(TrainingInterrupted):  # the best epoch so far is written
+        estimator.fit_data(data, fabric)
     curve, stopped = estimator.curve_, estimator.interrupted_
     result: dict[str, Any] = {
         "run": str(out),
@@ -130,7 +133,7 @@ def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], Non
             f"{out} holds an unfinished run with other settings ({'; '.join(differences[:3])}"
             f"{more}): choose another --out, or delete it"
         )
-    log(f"resuming the run in {out} after {len(state['curve'])} epochs")
+    log(f"resuming the run in {out} after {state['epoch']} epochs")
 
 
 def _scores(

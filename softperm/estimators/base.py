@@ -30,7 +30,8 @@ from softperm.progress import progress_bars
 from softperm.pyg import Data
 from softperm.training.data import TrainingData, divide
 from softperm.training.devices import Fabric, find_device
-from softperm.training.fit import Epoch, fit, predict
+from softperm.training.epoch_tracker import Epoch
+from softperm.training.loop import TrainingInterrupted, fit, predict
 from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Task
 
@@ -73,6 +74,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             y: a target for each graph.
             validation: other graphs and targets that select the best epoch, in place of
                 ``validation_fraction``.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed. With ``checkpoint`` the checkpoint is written
+                first, the estimator holds the best epoch so far, and the next fit resumes.
         """
         self._forget()
         settings = self._settings()
@@ -132,21 +137,25 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         statistics = VertexStatistics.of(train.graphs, train.index)
         model = build(config, settings.seed, statistics)
         checkpoint = None if self.checkpoint is None else Path(self.checkpoint)
+        interruption = None
         with progress_bars(self.progress) as report:
-            result = fit(
-                model,
-                data.task,
-                train,
-                settings,
-                validation=held,
-                device=device,
-                checkpoint=checkpoint,
-                fingerprint=data.fingerprint(config, settings) if checkpoint else "",
-                on_epoch=lambda epoch: report(
-                    "training", epoch.number, settings.epochs, describe_epoch(epoch, data.task)
-                ),
-            )
-        if result.interrupted and checkpoint is None:
+            try:
+                result = fit(
+                    model,
+                    data.task,
+                    train,
+                    settings,
+                    validation=held,
+                    device=device,
+                    checkpoint=checkpoint,
+                    fingerprint=data.fingerprint(config, settings) if checkpoint else "",
+                    on_epoch=lambda epoch: report(
+                        "training", epoch.number, settings.epochs, describe_epoch(epoch, data.task)
+                    ),
+                )
+            except TrainingInterrupted as raised:
+                interruption, (result,) = raised, raised.results
+        if result.interrupted and checkpoint is None:  # by max_time
             warnings.warn(
                 f"training stopped after {len(result.curve)} of {self.epochs} epochs; the best "
                 "epoch so far is kept. With checkpoint= it could be resumed.",
@@ -155,6 +164,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.model_ = model
         self.curve_, self.best_epoch_ = result.curve, result.best_epoch
         self.interrupted_ = result.interrupted
+        if interruption is not None:
+            raise interruption
         return self
 
     def transform(self, graphs: Sequence[Any]) -> np.ndarray:

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from softperm.files import write_atomically
 from softperm.pyg import Data
-from softperm.training.records import Epoch
+from softperm.training.epoch_tracker import Epoch
 from softperm.training.tasks import Task
 
 WIDE = 50

@@ -20,11 +20,11 @@ from softperm.lab.baselines import DataShape, Kernel, System
 from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
 from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
 from softperm.lab.systems import PiGNNSystem, find_system
-from softperm.training.fit import Epoch, Examples, FitResult, TrainingConfig, fit, predict
-from softperm.training.scoreboard import CURVES
-from softperm.training.settings import TRAINING
-from softperm.training.stack import Stack
-from softperm.training.stacked_outputs import predict_stack
+from softperm.training.batching import Examples
+from softperm.training.epoch_tracker import CURVES, EpochTracker
+from softperm.training.loop import FitResult, fit, predict
+from softperm.training.settings import TRAINING, TrainingConfig
+from softperm.training.stack import Stack, predict_stack
 from softperm.training.tasks import Task
 
 
@@ -308,11 +308,10 @@ def _train(
                 checkpoint=checkpoint,
                 fingerprint=_fingerprint(job, data),
                 on_epoch=lambda epoch: on_epoch(epoch.number),
+                interrupted=interrupted,
             )
             for run, model, task, y, part in zip(runs, models, tasks, targets, parts, strict=True)
         ]
-    if any(result.interrupted for result in results):
-        raise KeyboardInterrupt
 
     def test(index: Sequence[Tensor]) -> list[float]:
         if system.stackable:
@@ -372,7 +371,8 @@ def _record(
     else:
         best = result.best_epoch
         if run.stage == "selection":
-            best = best_epoch(result.curve, training_config(run), task.higher_is_better)
+            config = training_config(run)
+            best = EpochTracker.best_epoch_of(result.curve, config, task.higher_is_better)
         selected = result.curve[best - 1]
         loss, score = selected.validation_loss, selected.validation_score
         curve = {name: [_rounded(getattr(e, name)) for e in result.curve] for name in CURVES}
@@ -388,32 +388,6 @@ def _record(
         curve=curve,
         circumstances=circumstances,
     )
-
-
-def best_epoch(curve: Sequence[Epoch], config: TrainingConfig, higher_is_better: bool) -> int:
-    """The number of the epoch that a training with this criterion and patience selects.
-
-    Args:
-        curve: epochs of a training that was at least as long.
-        config: criterion and patience.
-        higher_is_better: direction of the score.
-
-    >>> losses = enumerate((3.0, 2.0, 4.0, 4.0, 1.0), start=1)
-    >>> curve = [Epoch(k, 0.0, loss, 0.0, 0.0) for k, loss in losses]
-    >>> [best_epoch(curve, TrainingConfig(patience=patience), True) for patience in (2, 3)]
-    [2, 5]
-    """
-    best, least = 0, math.inf
-    for epoch in curve:
-        if config.patience is not None and best and epoch.number - best > config.patience:
-            break
-        value = epoch.validation_loss
-        if config.criterion != "loss":
-            value = -epoch.validation_score if higher_is_better else epoch.validation_score
-        equal = config.criterion == "late-score" and value == least and math.isfinite(value)
-        if value < least or equal or best == 0:
-            best, least = epoch.number, math.inf if math.isnan(value) else value
-    return best
 
 
 def _rounded(value: float) -> float | None:

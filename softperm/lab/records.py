@@ -21,7 +21,7 @@ import torch
 
 from softperm import __version__
 from softperm.files import write_atomically
-from softperm.training.scoreboard import CURVES
+from softperm.training.epoch_tracker import CURVES
 
 FORMAT = 1
 COLLECTED = "records.jsonl.gz"

@@ -16,7 +16,7 @@ from softperm.lab.evaluation_data import EvaluationData
 from softperm.lab.jobs import Job, configuration_key, epochs_of, group_into_jobs, train_job
 from softperm.lab.records import PeakMemory, Record, Run, read_records, write_records
 from softperm.progress import Report
-from softperm.training.interrupt import interruptible
+from softperm.training.loop import interruptible
 
 OnEpoch = Callable[[Job, int], None]
 _OUT_OF_MEMORY = "out of memory: lower --stack, or --abreast (4 by default on a GPU)"

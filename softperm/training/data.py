@@ -19,7 +19,7 @@ from softperm.data.datasets.splits import Split
 from softperm.data.vocabulary import Vocabulary
 from softperm.nn.settings import ModelConfig
 from softperm.settings import Settings, defaults
-from softperm.training.records import Examples
+from softperm.training.batching import Examples
 from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Task
 

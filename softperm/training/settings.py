@@ -105,7 +105,7 @@ class TrainingConfig(Settings):
             raise ValueError("decay_floor works with decay alone, not with halve_every")
 
 
-ONE_MODEL_ONLY = ("accumulate", "clip", "ema", "max_time")
+ONE_MODEL_ONLY = ("accumulate", "clip", "ema")
 """Settings that a stack of models does not support."""
 
 TRAINING = tuple(name for name, _ in rules(TrainingConfig) if name not in ("seed", *ONE_MODEL_ONLY))

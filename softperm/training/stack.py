@@ -1,39 +1,48 @@
-"""Many models in one computation: folds, seeds and configurations of one shape, side by side.
+"""Many networks in one computation: folds, seeds and configurations of one shape.
 
-Parameters carry a leading model axis, each model draws its own mini-batches, and the transport
-runs over all (model, graph) problems in one call. The network is the same :class:`PiGNN`, mapped
-over the model axis by ``torch.func``; each model's numbers are those it would get alone.
+Parameters carry a leading model axis, each model has its own mini-batches, and the transport runs
+over all (model, graph) problems in one call. The network is the same module, mapped over the model
+axis by ``torch.func``; each model gets the numbers that it would get alone, except for rounding.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.func import stack_module_state
+from torch.func import functional_call, stack_module_state
+from torch.nn.functional import pad
 
 from softperm.data.collection import Collection
-from softperm.training.adam import StackedAdam
-from softperm.training.capture import Captured, on_device
-from softperm.training.checkpoint import read_checkpoint, write_checkpoint
-from softperm.training.fit import SAVE_EVERY_SECONDS, Epoch, FitResult
-from softperm.training.flat import rows_apart, side_by_side
-from softperm.training.interrupt import interruptible
-from softperm.training.scoreboard import Scoreboard
+from softperm.jit import kernel
+from softperm.parallel import over_ranges
+from softperm.pyg import Data
+from softperm.training.batching import (
+    BatchShape,
+    batch_sizes,
+    choose_shapes,
+    epoch_order,
+    gather,
+    index_batches,
+)
+from softperm.training.cuda_graphs import CapturedStep, CapturePool, evaluating, on_device
+from softperm.training.devices import OneDevice
+from softperm.training.epoch_tracker import EpochTracker
+from softperm.training.loop import FitResult, Training, stop_requests
 from softperm.training.settings import ONE_MODEL_ONLY, TrainingConfig
-from softperm.training.stacked_batch import Room
-from softperm.training.stacked_epochs import StackedEpochs, orders_of
-from softperm.training.stacked_outputs import batches, stacked_outputs, take
 from softperm.training.tasks import StackedScore, Task, mean_loss
 
-SAVING_SHARE = 0.05  # of the time at most is spent on checkpoints, which a large stack makes large
+MOST_SHAPES = 8  # for which a step is captured
+CAPTURE_SECONDS = 1.0  # that a capture takes
+PLACES_PER_SECOND = 1e8  # vertices and edges on which a GPU trains in a second
+ROW = 32  # rows of parameters are a multiple of so many numbers long, for wide loads
 
 
 def fit_stack(
@@ -53,44 +62,62 @@ def fit_stack(
     fingerprint: str = "",
     on_epoch: Callable[[int], None] = lambda epoch: None,
 ) -> list[FitResult]:
-    """Trains M models of one shape in place; each ends with the parameters of its best epoch.
+    """Trains M networks in place, each to the parameters of its best epoch.
 
     Args:
-        models: freshly initialised networks whose parameters have the same shapes.
-        tasks: each model's loss and score; all of one kind.
-        graphs: the whole dataset.
-        y: targets of all graphs, (B,) or (B, T); a list of them if each model has its own.
-        train: each model's training graphs.
-        validation: each model's held-out graphs, which choose its best epoch.
-        seeds: each model's order of mini-batches; ``config.seed`` is not used.
-        config: how to train.
-        learning_rates: of each model; ``config.learning_rate`` by default.
-        criteria: what chooses each model's best epoch; ``config.criterion`` by default.
-        device: where to train; the dataset is moved there whole.
-        checkpoint: file from which training resumes if it is there; see :func:`fit`. The end of
-            the training is not kept in it: what comes of the models is the caller's to keep.
-        fingerprint: identifies models, data and settings; another one is refused.
-        on_epoch: called with the number of each finished epoch.
+        models: see :class:`Stack`.
+        tasks: see :class:`Stack`.
+        graphs: see :class:`Stack`.
+        y: see :class:`Stack`.
+        train: see :class:`Stack`.
+        validation: see :class:`Stack`.
+        seeds: see :class:`Stack`.
+        config: see :class:`Stack`.
+        learning_rates: see :class:`Stack`.
+        criteria: see :class:`Stack`.
+        device: see :class:`Stack`.
+        checkpoint: file that holds the state while training runs and from which it resumes. The
+            end of the training is not written: saving the trained networks is up to the caller.
+        fingerprint: identifies models, data and settings; a checkpoint with another one is refused.
+        on_epoch: called with the number of each finished epoch, resumed ones first.
 
     Returns:
-        The training curve and best epoch of each model.
+        The training curve and best epoch of each network.
+
+    Raises:
+        KeyboardInterrupt: training was stopped; see :func:`softperm.training.loop.fit`.
     """
-    with interruptible(saves=checkpoint is not None) as interrupted:
-        stack = Stack(
-            models, tasks, graphs, y, train, validation, seeds, config,
-            learning_rates=learning_rates, criteria=criteria, device=device,
-        )  # fmt: skip
-        for epoch in stack.epochs(checkpoint, fingerprint, interrupted):
+    stack = Stack(
+        models, tasks, graphs, y, train, validation, seeds, config,
+        learning_rates=learning_rates, criteria=criteria, device=device,
+    )  # fmt: skip
+    with stop_requests(checkpoint) as stop:
+        for epoch in stack.epochs(checkpoint, fingerprint, stop):
             on_epoch(epoch)
     return stack.results()
 
 
-class Stack:
-    """M trainings in step with each other; see :func:`fit_stack`, which runs one to its end.
+class Stack(Training):
+    """The training of M networks in step.
 
-    Several stacks of one device can take turns, an epoch of each: on a GPU each on a stream of its
-    own, where they then run side by side.
+    Several stacks on one device can take turns, an epoch each; on a GPU with a stream for each
+    stack they then run at the same time.
+
+    Args:
+        models: new networks whose parameters have the same shapes.
+        tasks: each model's loss and score; all of one kind.
+        graphs: the whole collection, which is copied to the device.
+        y: targets of all graphs, (B,) or (B, T); or a list of them, one for each model.
+        train: each model's training graphs.
+        validation: each model's held-out graphs, which select its best epoch.
+        seeds: each model's order of mini-batches, in place of ``config.seed``.
+        config: settings; a stack does not support those in ``ONE_MODEL_ONLY``.
+        learning_rates: of each model; ``config.learning_rate`` by default.
+        criteria: of each model; ``config.criterion`` by default.
+        device: where to train.
     """
+
+    saves_end = False
 
     def __init__(
         self,
@@ -107,233 +134,389 @@ class Stack:
         criteria: Sequence[str] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        plain = TrainingConfig()
+        default = TrainingConfig()
         for name in ONE_MODEL_ONLY:
-            if getattr(config, name) != getattr(plain, name):
+            if getattr(config, name) != getattr(default, name):
                 raise ValueError(f"{name} is not supported when models are trained in a stack")
-        self.models, self.tasks, self.device = models, tasks, torch.device(device)
-        self.config = config
+        targets = [y] * len(tasks) if isinstance(y, Tensor) else y
+        _check_validation(validation, targets)
+        self.models, self.tasks, self.config = models, tasks, config
+        self.processes, self.device = OneDevice(device), torch.device(device)
         with on_device(self.device):
-            self._set_up(graphs, y, train, validation, seeds)
-        rates = learning_rates or [config.learning_rate] * len(models)
-        self.first_rates = self.rates.new_tensor(rates)
-        criteria = criteria or [config.criterion] * len(models)
-        checked = [replace(config, criterion=c).criterion for c in criteria]
-        self.board.by_score.copy_(torch.tensor([c != "loss" for c in checked]))
-        self.board.late.copy_(torch.tensor([c == "late-score" for c in checked]))
+            self._stack_parameters()
+            self.graphs = graphs.to(self.device)
+            encoded = [task.encode(t) for task, t in zip(tasks, targets, strict=True)]
+            self.y = torch.stack(encoded).to(self.device)  # (M, B, …)
+            self.scores = StackedScore(tasks, self.device)
+            self.tracker = EpochTracker(
+                config,
+                tasks[0].higher_is_better,
+                models=len(models),
+                criteria=criteria,
+                learning_rates=self.flat.new_tensor(
+                    learning_rates or [config.learning_rate] * len(models)
+                ),
+                device=self.device,
+            )
+            self.best = {name: tensor.detach().clone() for name, tensor in self._trained().items()}
+            self._capture_steps(graphs, train, validation, seeds)
+        self.seconds = 0.0
+        self.running: deque[torch.cuda.Event] = deque()  # ends of epochs that a GPU computes
 
-    def _set_up(
+    def _stack_parameters(self) -> None:
+        for model in self.models:
+            model.to(self.device).train()
+        params, buffers = stack_module_state(list(self.models))
+        # Large tensors first, so that the gradients of small ones can be joined.
+        params = dict(sorted(params.items(), key=lambda item: -item[1].numel()))
+        self.flat = as_rows(params.values())
+        self.params = from_rows(self.flat, params)
+        self.buffers: dict[str, Tensor] = dict(buffers)
+        self.rates = self.flat.new_zeros(len(self.models))  # (M,), read by captured steps
+        self.adam = StackedAdam(self.flat, self.rates, self.config.weight_decay)
+
+    def _trained(self) -> dict[str, Tensor]:
+        """What training changes in the networks: parameters as one matrix, and each buffer."""
+        return {"": self.flat, **self.buffers}
+
+    def _capture_steps(
         self,
         graphs: Collection,
-        y: Tensor | Sequence[Tensor],
         train: Sequence[Tensor],
         validation: Sequence[Tensor],
         seeds: Sequence[int],
     ) -> None:
-        models, tasks, config, device = self.models, self.tasks, self.config, self.device
-        for model in models:
-            model.to(device).train()
-        params, buffers = stack_module_state(list(models))
-        params = dict(
-            sorted(params.items(), key=lambda item: -item[1].numel())
-        )  # small ones joined
-        self.flat = side_by_side(params.values())
-        self.params = rows_apart(self.flat, params)
-        self.buffers: dict[str, Tensor] = dict(buffers)
-        self.graphs = graphs.to(device)
-        targets = [y] * len(tasks) if isinstance(y, Tensor) else y
-        for m, (held, t) in enumerate(zip(validation, targets, strict=True)):
-            if not len(held) or (t.is_floating_point() and bool(t[held.cpu()].isnan().all())):
-                lack = "no validation graph has a target" if len(held) else "no validation graphs"
-                raise ValueError(f"model {m}: {lack}: hold out more graphs, or others")
-        encoded = [task.encode(t) for task, t in zip(tasks, targets, strict=True)]
-        self.y = torch.stack(encoded).to(device)  # (M, B, …)
-        self.rates = self.flat.new_zeros(len(models))  # (M,), in place: a recorded step reads it
-        self.adam = StackedAdam(self.flat, self.rates, config.weight_decay)
-        self.scores = StackedScore(tasks, device)
-        better = tasks[0].higher_is_better
-        self.board = Scoreboard(self._trained(), config, better)
-        self.epoch = 0
-        self.seconds = 0.0
-        self.in_flight: deque[torch.cuda.Event] = deque()
-        self._record_steps(graphs, train, validation, seeds)
-
-    def _set_rates(self) -> None:
-        every = self.config.halve_every
-        halvings = self.epoch // every if every else 0
-        floor = self.first_rates.clamp(max=self.config.decay_floor)
-        decayed = torch.maximum(self.first_rates * self.board.decayed, floor)
-        self.rates.copy_(decayed / 2**halvings)
-
-    def _trained(self) -> dict[str, Tensor]:
-        """What training changes of the models: all parameters as one matrix, and each buffer."""
-        return {"": self.flat, **self.buffers}
-
-    def _record_steps(
-        self,
-        graphs: Collection,
-        train: Sequence[Tensor],
-        held: Sequence[Tensor],
-        seeds: Sequence[int],
-    ) -> None:
-        """Records what an epoch consists of, with room for every mini-batch that will come."""
-        board = [*self.board.tensors().values()]
-        orders = orders_of(train, seeds, self.config, self.device)
-        kept = [*self._trained().values(), *self.adam.tensors().values(), *board]
-        self.train_epochs = StackedEpochs(self._train_step, orders, graphs, self.device, kept)
-        rows = batches(list(held), self.config.batch_size)  # (steps, M, b)
-        room = Room.for_batches(graphs, rows)
+        """Captures the steps of an epoch, with shapes for all mini-batches of the training."""
+        changed = [*self.tracker.tensors().values(), *self.best.values()]
+        orders = epoch_orders(train, seeds, self.config, self.device)
+        restored = [*self._trained().values(), *self.adam.tensors().values(), *changed]
+        self.train_epochs = StackedEpochs(self._train_step, orders, graphs, self.device, restored)
+        rows = index_batches(list(validation), self.config.batch_size)  # (steps, M, b)
+        shape = BatchShape.for_batches(graphs, rows)
         self.held = rows.to(self.device)
-        examine = self._examine if self.scores.on_device else self._evaluate
-        studio = self.train_epochs.studio if self.scores.on_device else None
-        self.examine = Captured(partial(examine, room=room), self.held, board, studio)
+        # A score that needs the host is computed after the captured step.
+        function, pool = self._outputs_of_held, None
+        if self.scores.on_device:
+            function, pool = self._validate, self.train_epochs.pool
+        self.validate = CapturedStep(partial(function, shape=shape), self.held, changed, pool)
 
-    def _outputs(self, index: Tensor, room: Room) -> tuple[Tensor, Tensor]:
-        return stacked_outputs(self.models[0], self.params, self.buffers, self.graphs, index, room)
+    def _outputs(self, index: Int[Tensor, "M b"], shape: BatchShape) -> tuple[Tensor, Tensor]:
+        parameters = (self.params, self.buffers)
+        return stacked_outputs(self.models[0], *parameters, self.graphs, index, shape)
 
-    def _losses(self, outputs: Tensor, index: Tensor, there: Tensor) -> Float[Tensor, " M"]:
+    def _targets(self, index: Int[Tensor, "M b"]) -> Tensor:
+        """Each model's targets of its own graphs, (M, b, …); those of graph 0 where index is −1."""
+        models = torch.arange(len(self.y), device=self.device)[:, None]
+        return self.y[models, index.clamp(min=0)]
+
+    def _losses(self, outputs: Tensor, y: Tensor, present: Tensor) -> Float[Tensor, " M"]:
         """Each model's mean loss over its graphs."""
-        y = take(self.y, index)  # (M, b, …)
-        return torch.vmap(lambda o, t, k: mean_loss(self.tasks[0], o, t, k))(outputs, y, there)
+        return torch.vmap(lambda o, t, k: mean_loss(self.tasks[0], o, t, k))(outputs, y, present)
 
-    def _train_step(self, index: Int[Tensor, "M b"], room: Room) -> None:
-        outputs, there = self._outputs(index, room)
-        losses = self._losses(outputs, index, there)
+    def _train_step(self, index: Int[Tensor, "M b"], shape: BatchShape) -> None:
+        outputs, present = self._outputs(index, shape)
+        losses = self._losses(outputs, self._targets(index), present)
         params = list(self.params.values())
-        found = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
-        self.adam.step([grad.detach().reshape(len(grad), -1) for grad in found], there.any(1))
-        self.board.add(losses.detach(), there.sum(1))
+        gradients = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
+        flat = [gradient.detach().reshape(len(gradient), -1) for gradient in gradients]
+        self.adam.step(flat, present.any(1))
+        self.tracker.add(losses.detach(), present.sum(1))
 
     @torch.no_grad()
-    def _evaluate(self, held: Int[Tensor, "steps M b"], room: Room) -> tuple[Tensor, Tensor]:
-        """Each model's outputs for its held-out graphs, and which places hold one."""
-        self.models[0].eval()
-        outputs, there = zip(*(self._outputs(index, room) for index in held), strict=True)
-        self.models[0].train()
-        return torch.cat(outputs, dim=1), torch.cat(there, dim=1)
+    def _outputs_of_held(
+        self, held: Int[Tensor, "steps M b"], shape: BatchShape
+    ) -> tuple[Float[Tensor, "M n C"], Bool[Tensor, "M n"]]:
+        """Each model's outputs for its validation graphs, and which of them are graphs."""
+        with evaluating(self.models[0]):
+            outputs, present = zip(*(self._outputs(index, shape) for index in held), strict=True)
+        return torch.cat(outputs, dim=1), torch.cat(present, dim=1)
 
-    def _examine(self, held: Int[Tensor, "steps M b"], room: Room) -> None:
-        self._judge(*self._evaluate(held, room))
+    def _validate(self, held: Int[Tensor, "steps M b"], shape: BatchShape) -> None:
+        self._end_epoch(*self._outputs_of_held(held, shape))
 
     @torch.no_grad()
-    def _judge(self, outputs: Float[Tensor, "M b C"], there: Bool[Tensor, "M b"]) -> None:
-        """Puts an epoch's figures on the board."""
-        index = self.held.movedim(0, 1).flatten(1)  # (M, steps · b)
-        losses = self._losses(outputs, index, there)
-        self.board.close(losses, self.scores(outputs, take(self.y, index), there))
+    def _end_epoch(self, outputs: Float[Tensor, "M n C"], present: Bool[Tensor, "M n"]) -> None:
+        """Updates the tracker, and copies the parameters of the models that improved."""
+        y = self._targets(self.held.movedim(0, 1).flatten(1))  # (M, n, …)
+        losses = self._losses(outputs, y, present)
+        improved = self.tracker.end_epoch(losses, self.scores(outputs, y, present))
+        for name, tensor in self._trained().items():
+            chosen = improved.view(-1, *[1] * (tensor.ndim - 1))
+            self.best[name].copy_(torch.where(chosen, tensor, self.best[name]))
 
-    def epochs(
-        self,
-        checkpoint: Path | None = None,
-        fingerprint: str = "",
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> Iterator[int]:
-        """Trains to the end, or until interrupted, and gives the number of each finished epoch.
-
-        Args:
-            checkpoint: file from which training resumes if it is there, and which keeps it.
-            fingerprint: identifies models, data and settings; another one is refused.
-            interrupted: asked before each epoch whether to stop.
-        """
-        if checkpoint is not None:
-            self.restore(read_checkpoint(checkpoint, fingerprint))
-        due = time.monotonic() + SAVE_EVERY_SECONDS
-        while not self.finished and not interrupted():
-            with on_device(self.device):
-                self.train_epoch()
-            yield self.epoch
-            if checkpoint is not None and time.monotonic() > due:
-                started = time.monotonic()
-                write_checkpoint(checkpoint, fingerprint, self.state())
-                took = time.monotonic() - started
-                due = time.monotonic() + max(SAVE_EVERY_SECONDS, took / SAVING_SHARE)
-        if checkpoint is not None and not self.finished:
-            write_checkpoint(checkpoint, fingerprint, self.state())
-        self.train_epochs.release()
-        self.examine.release()
-
-    @property
-    def finished(self) -> bool:
-        """Whether all epochs are done, or every model's patience is at its end."""
-        return self.epoch >= self.config.epochs or self.board.patience_is_over(self.epoch)
-
-    def train_epoch(self) -> None:
-        """One pass of every model over its training graphs, then a look at the held-out ones."""
+    def train_epoch(self, save: Callable[[], None]) -> bool:
+        """Trains every model for an epoch, and validates it."""
         started = time.perf_counter()
-        self._set_rates()
-        self.train_epochs.run(self.epoch)
-        outputs = self.examine(self.held)
-        if not self.scores.on_device:
-            self._judge(*outputs)
-        self.epoch += 1
-        if self.epoch == 1:
-            self._refuse_undefined_scores()
-        self._keep_pace()
+        with on_device(self.device):
+            self.rates.copy_(self.tracker.learning_rates(self.epoch))
+            self.train_epochs.run(self.epoch)
+            outputs = self.validate(self.held)
+            if not self.scores.on_device:
+                self._end_epoch(*outputs)
+            self.epoch += 1
+            if self.epoch == 1:
+                self.tracker.check_scores(1, self.tasks[0].metric)
+            self._limit_lead()
         self.seconds += time.perf_counter() - started
+        return True
 
-    def _keep_pace(self) -> None:
-        """Waits for a GPU until it is at most an epoch behind: it never idles, clocks stay true."""
+    def _limit_lead(self) -> None:
+        """Lets the host be one epoch ahead of a GPU: it never idles, and times stay true."""
         if self.device.type == "cuda":
-            done = torch.cuda.Event()
-            done.record(torch.cuda.current_stream(self.device))
-            self.in_flight.append(done)
-            while len(self.in_flight) > (self.epoch < self.config.epochs):
-                self.in_flight.popleft().synchronize()
+            end = torch.cuda.Event()
+            end.record(torch.cuda.current_stream(self.device))
+            self.running.append(end)
+            while len(self.running) > (self.epoch < self.config.epochs):
+                self.running.popleft().synchronize()
 
-    def _refuse_undefined_scores(self) -> None:
-        """Says at once when the scores that should choose the best epoch do not exist."""
-        model = self.board.undefined()
-        if model is not None:
-            raise ValueError(
-                f"the validation graphs of model {model} do not define a {self.tasks[0].metric} "
-                "(too few answers of each kind): hold out more, or choose by criterion loss"
-            )
+    def best_models(self) -> list[FitResult]:
+        """Gives each network the parameters of its best epoch so far.
 
-    def results(self) -> list[FitResult]:
-        """Gives each model the parameters of its best epoch; returns what training gave.
-
-        The curve of a model whose patience ended before the others' ends there, as if alone.
+        The curve of a model whose patience ended before that of the others ends there, as if the
+        model had been trained alone.
         """
-        curves = {name: values.cpu() for name, values in self.board.curves.items()}
-        best = {**rows_apart(self.board.best[""], self.params), **self.board.best}
-        best_epoch = self.board.best_epoch.tolist()
-        last = [min(self.epoch, k + (self.config.patience or self.epoch)) for k in best_epoch]
+        best = {**from_rows(self.best[""], self.params), **self.best}
+        best_epochs = self.tracker.best_epoch.tolist()
+        last = [min(self.epoch, k + (self.config.patience or self.epoch)) for k in best_epochs]
         seconds = self.seconds / max(sum(last), 1)
-        stopped = not self.finished
-        made = []
+        results = []
         for m, model in enumerate(self.models):
             model.load_state_dict({name: best[name][m] for name in model.state_dict()})
             model.eval()
-            columns = zip(*(row[m, : last[m]].tolist() for row in curves.values()), strict=True)
-            curve = tuple(
-                Epoch(number, train, loss, score, seconds)
-                for number, (train, loss, score) in enumerate(columns, start=1)
-            )
-            made.append(FitResult(curve, best_epoch[m], stopped))
-        return made
+            curve = self.tracker.curve(m, [seconds] * last[m])
+            results.append(FitResult(curve, best_epochs[m], not self.finished))
+        return results
 
-    def _resumable(self) -> dict[str, Tensor]:
-        """Everything that training changes, by name."""
-        groups = {"trained": self._trained(), "best": self.board.best, "curve": self.board.curves}
-        groups |= {"adam": self.adam.tensors()}
-        named = {f"{group}.{k}": t for group, members in groups.items() for k, t in members.items()}
-        board = ("best_value", "best_epoch", "waited", "decayed")
-        return named | {name: getattr(self.board, name) for name in board}
+    def release(self) -> None:
+        """Frees the captured steps and their memory."""
+        self.train_epochs.release()
+        self.validate.release()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything that training changes besides the tracker, by name."""
+        groups = {"trained": self._trained(), "best": self.best, "adam": self.adam.tensors()}
+        return {f"{group}.{k}": t for group, members in groups.items() for k, t in members.items()}
 
     def state(self) -> dict:
-        """Everything that resuming needs, of plain types and tensors."""
-        tensors = {name: tensor.detach() for name, tensor in self._resumable().items()}
-        return {"tensors": tensors, "epoch": self.epoch, "seconds": self.seconds}
+        """Everything that resuming needs, as plain types and tensors."""
+        return {
+            "epoch": self.epoch,
+            "seconds": self.seconds,
+            "tracker": self.tracker.tensors(),
+            "tensors": {name: tensor.detach() for name, tensor in self._tensors().items()},
+        }
 
     @torch.no_grad()
-    def restore(self, state: dict | None) -> None:
-        """Goes back to a state, in place; None leaves the beginning."""
-        if state is None:
-            return
-        for name, tensor in self._resumable().items():
-            saved = state["tensors"][name]
-            if name.startswith("curve."):  # as long as the number of epochs then asked for
-                tensor, saved = tensor[:, : state["epoch"]], saved[:, : state["epoch"]]
-            tensor.copy_(saved)
+    def restore(self, state: dict) -> None:
+        """Restores a state, in place."""
         self.epoch, self.seconds = state["epoch"], state["seconds"]
-        self.board.epoch.fill_(self.epoch)
+        self.tracker.load(state["tracker"])
+        for name, tensor in self._tensors().items():
+            tensor.copy_(state["tensors"][name])
+
+
+def _check_validation(validation: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    """Raises ValueError for a model without validation graphs that have targets."""
+    for m, (held, y) in enumerate(zip(validation, targets, strict=True)):
+        if not len(held) or (y.is_floating_point() and bool(y[held.cpu()].isnan().all())):
+            lack = "no validation graph has a target" if len(held) else "no validation graphs"
+            raise ValueError(f"model {m}: {lack}: hold out more graphs, or others")
+
+
+class StackedEpochs:
+    """All epochs of a training; on a GPU a step is captured for each of a few shapes.
+
+    Args:
+        step: trains on the mini-batches of all models, given (M, b) and their shape.
+        orders: the mini-batches of all epochs; see :func:`epoch_orders`.
+        graphs: the whole collection, on the host.
+        device: where the step runs.
+        restored: tensors that the step changes in place; captures restore their values.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Int[Tensor, "M b"], BatchShape], None],
+        orders: Int[Tensor, "epochs steps M b"],
+        graphs: Collection,
+        device: torch.device,
+        restored: Sequence[Tensor],
+    ) -> None:
+        self.orders, self.device = orders, device
+        sizes = [batch_sizes(graphs, order) for order in orders]  # all epochs at once are too large
+        vertices, edges, graph = (
+            torch.cat([size.amax(-1) for size in kind]) for kind in zip(*sizes, strict=True)
+        )  # (epochs · steps,)
+        places = float(vertices.max() + edges.max()) * orders.shape[2] * len(vertices)
+        worth = capture_worth(places, device)
+        shapes, which = choose_shapes(vertices, edges, graph, MOST_SHAPES, worth)
+        self.shape_of: list[list[int]] = which.view(orders.shape[:2]).tolist()
+        first = [int((which == k).nonzero()[0]) for k in range(len(shapes))]
+        examples = orders.flatten(0, 1)[first].to(device).long()
+        self.pool = CapturePool.on(device)
+        pairs = [*zip(shapes, examples, strict=True)]
+        self.steps = [  # the largest first, whose memory the others can use
+            CapturedStep(
+                lambda index, shape=shape: step(index, shape), example, restored, self.pool
+            )
+            for shape, example in pairs[::-1]
+        ][::-1]
+
+    def run(self, epoch: int) -> None:
+        """All steps of an epoch, counted from 0."""
+        order = self.orders[epoch].to(self.device, non_blocking=True).long()
+        for index, shape in zip(order, self.shape_of[epoch], strict=True):
+            self.steps[shape](index)
+
+    def release(self) -> None:
+        """Frees the captured steps and their memory."""
+        for step in self.steps:
+            step.release()
+
+
+def capture_worth(places: float, device: torch.device) -> float:
+    """The time of a capture as a share of that of a training with so many places in all steps."""
+    if device.type != "cuda":
+        return 0.0
+    return CAPTURE_SECONDS * PLACES_PER_SECOND / max(places, 1.0)
+
+
+def epoch_orders(
+    train: Sequence[Int[Tensor, " _"]],
+    seeds: Sequence[int],
+    config: TrainingConfig,
+    device: torch.device,
+) -> Int[Tensor, "epochs steps M b"]:
+    """The mini-batches of all epochs, each model in its own order; pinned for a GPU."""
+    orders = []
+    for epoch in range(1, config.epochs + 1):
+        pairs = zip(train, seeds, strict=True)
+        shuffled = [epoch_order(index, seed, epoch) for index, seed in pairs]
+        orders.append(index_batches(shuffled, config.batch_size).int())
+    stacked = torch.stack(orders)
+    return stacked.pin_memory() if device.type == "cuda" else stacked
+
+
+def predict_stack(
+    models: Sequence[nn.Module],
+    graphs: Collection,
+    index: Sequence[Int[Tensor, " _"]],
+    batch_size: int,
+) -> list[Float[Tensor, "_ C"]]:
+    """Each model's outputs for its own graphs, on the CPU; models and graphs share a device."""
+    device = graphs.ptr.device
+    params, buffers = stack_module_state(list(models))
+    rows = index_batches(list(index), batch_size).to(device)
+    shape = BatchShape.for_batches(graphs, rows)
+    with torch.no_grad(), on_device(device), evaluating(models[0]):
+        parts = [stacked_outputs(models[0], params, buffers, graphs, i, shape)[0] for i in rows]
+    outputs = torch.cat(parts, dim=1).float().cpu()
+    return [o[: len(i)] for o, i in zip(outputs, index, strict=True)]
+
+
+def stacked_outputs(
+    model: nn.Module,
+    params: dict[str, Tensor],
+    buffers: dict[str, Tensor],
+    graphs: Collection,
+    index: Int[Tensor, "M b"],
+    shape: BatchShape,
+) -> tuple[Float[Tensor, "M b C"], Bool[Tensor, "M b"]]:
+    """Outputs of a network with M sets of parameters, each for its own graphs.
+
+    Returns:
+        The outputs, and which entries of ``index`` are graphs.
+    """
+    tensors, present = gather(graphs, index, shape)
+
+    def one(params, buffers, tensors):
+        batch = Data(**tensors, canonical=True, largest=shape.graph)
+        return functional_call(model, (params, buffers), (batch,))
+
+    return torch.vmap(one)(params, buffers, tensors), present
+
+
+def as_rows(tensors: Iterable[Float[Tensor, "M ..."]]) -> Float[Tensor, "M K"]:
+    """All numbers of each model in one row, padded with zeros."""
+    flat = torch.cat([t.detach().reshape(len(t), -1) for t in tensors], dim=1)
+    return pad(flat, (0, -flat.shape[1] % ROW))
+
+
+def from_rows(flat: Float[Tensor, "M K"], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters (M, …) by name that share the memory of the rows of :func:`as_rows`."""
+    sizes = [tensor[0].numel() for tensor in like.values()]
+    parts = flat[:, : sum(sizes)].split(sizes, dim=1)
+    pairs = zip(like.items(), parts, strict=True)
+    return {
+        k: part.unflatten(1, t.shape[1:] or (1,)).view(t.shape).detach().requires_grad_()
+        for (k, t), part in pairs
+    }
+
+
+class StackedAdam:
+    """Adam for M models whose parameters are the rows of one matrix.
+
+    Each model counts its own steps, and a step does not change inactive models, so every model gets
+    the numbers of ``torch.optim.Adam``. The host reads no tensor: a step on a GPU can be captured.
+
+    Args:
+        parameters: all parameters of each model, (M, K); updated in place.
+        learning_rate: of all models, or of each.
+        weight_decay: added to the gradient, as in ``torch.optim.Adam``.
+        betas: decay of the two moments.
+        eps: added to the denominator.
+    """
+
+    def __init__(
+        self,
+        parameters: Float[Tensor, "M K"],
+        learning_rate: float | Float[Tensor, " M"] = 1e-3,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        self.parameters = parameters
+        rate = torch.as_tensor(learning_rate, dtype=parameters.dtype, device=parameters.device)
+        self.learning_rate = rate.expand(len(parameters))
+        self.weight_decay, self.betas, self.eps = weight_decay, betas, eps
+        self.steps = parameters.new_zeros(len(parameters))  # (M,)
+        self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Float[Tensor, "M _"]], active: Bool[Tensor, " M"]) -> None:
+        """Updates the active models, given the gradient in blocks of columns."""
+        self.steps += active
+        count = self.steps.clamp(min=1)
+        size = self.learning_rate / (1 - self.betas[0] ** count)  # (M,)
+        root = (1 - self.betas[1] ** count).sqrt()  # (M,)
+        numbers = (self.betas[0], self.betas[1], self.weight_decay, self.eps)
+        if self.parameters.is_cuda:
+            from softperm.training.gpu_kernels import adam_update
+
+            state = (self.parameters, self.mean, self.square)
+            adam_update(*state, gradients, active, size, root, *numbers)
+            return
+        gradient = torch.cat([*gradients], dim=1)
+        tensors = (self.parameters, gradient, self.mean, self.square, active, size, root)
+        arrays = [tensor.numpy() for tensor in tensors]
+        constants = np.array(numbers, dtype=arrays[0].dtype)
+        over_ranges(_adam_rows, len(gradient), 16 * gradient.numel(), *arrays, constants)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a step changes besides the parameters, by name."""
+        return {"steps": self.steps, "mean": self.mean, "square": self.square}
+
+
+@kernel(error_model="numpy")
+def _adam_rows(parameter, gradient, mean, square, active, size, root, constants, first, last):
+    beta1, beta2, decay, eps = constants[0], constants[1], constants[2], constants[3]
+    one = constants.dtype.type(1)
+    for m in range(first, last):
+        if not active[m]:
+            continue
+        for k in range(parameter.shape[1]):
+            g = gradient[m, k] + decay * parameter[m, k]
+            average = mean[m, k] + (one - beta1) * (g - mean[m, k])
+            power = beta2 * square[m, k] + (one - beta2) * g * g
+            mean[m, k], square[m, k] = average, power
+            parameter[m, k] -= size[m] * average / (np.sqrt(power) / root[m] + eps)

@@ -240,7 +240,7 @@ def test_a_checkpoint_of_another_training_is_said_and_the_config_stays(data, tmp
     refused(message, "train", data, "--out", tmp_path, *FAST, "--seed", 9)
     assert (tmp_path / "config.json").read_bytes() == before
     (tmp_path / run_folder.CHECKPOINT).write_bytes(b"?")
-    refused("is damaged or no checkpoint", "train", data, "--out", tmp_path, *FAST)
+    refused("is damaged, or a checkpoint", "train", data, "--out", tmp_path, *FAST)
     (tmp_path / run_folder.CHECKPOINT).unlink()
     assert run_command("train", data, "--out", tmp_path, *FAST).exit_code == 0
 

@@ -25,7 +25,7 @@ from softperm.cli import main
 from softperm.cli import run_folder
 from softperm.estimators import base
 from softperm.explore import plots
-from softperm.training import fit
+from softperm.training import loop
 
 @contextmanager
 def announcing(shown):
@@ -37,7 +37,7 @@ def announcing(shown):
 base.progress_bars = announcing
 run_folder._draw_some = lambda *_: 0
 plots.save = lambda *_: None
-fit.SAVE_EVERY_SECONDS = {save}
+loop.SAVE_EVERY_SECONDS, loop.SAVING_SHARE = {save}, 1e9
 main()
 """
 

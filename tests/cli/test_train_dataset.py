@@ -16,8 +16,7 @@ from softperm.data.datasets import load_dataset
 from softperm.explore import plots
 from softperm.training import sources
 from softperm.training.data import TrainingData
-from softperm.training.fit import predict
-from softperm.training.run import Run
+from softperm.training.loop import OneModel, predict
 from softperm.training.tasks import MultiLabel, Regression
 
 pytest.importorskip("rdkit")
@@ -282,13 +281,13 @@ def test_time_that_is_up_leaves_a_model_no_test_score_and_a_run_to_resume(root, 
 
 def test_settings_reach_the_training(root, tmp_path, monkeypatch):
     seen = []
-    begin = Run.__init__
+    begin = OneModel.__init__
 
     def noting(self, fabric, model, task, train, validation, config):
         seen.append((config, fabric.strategy.precision.precision))
         begin(self, fabric, model, task, train, validation, config)
 
-    monkeypatch.setattr(Run, "__init__", noting)
+    monkeypatch.setattr(OneModel, "__init__", noting)
     more = "--accumulate 2 --clip 1.5 --ema 0.9 --decay 0.5 --decay-patience 3 --max-time 2h30m"
     more += " --precision bf16-mixed --learning-rate 0.01 --patience 2 --criterion score"
     done = train(root, tmp_path, "--dataset", "ogbg-molhiv", "--head-final", 5, *more.split())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from samples import FAST, same_weights, two_kinds
+from sklearn.exceptions import NotFittedError
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.data.graphs import as_graphs
@@ -113,30 +114,51 @@ def test_a_validation_part_without_targets_is_refused():
 def test_a_score_that_validation_graphs_do_not_define_is_refused():
     y = np.stack([Y, Y], axis=1)
     held = (GRAPHS[:2], [[1, 1], [1, 1]])
-    with pytest.raises(ValueError, match=r"do not define a roc_auc .* choose by criterion loss"):
+    with pytest.raises(ValueError, match=r"do not define a roc_auc .* choose criterion loss"):
         PiGNNClassifier(**FAST, criterion="score").fit(GRAPHS, y, validation=held)
     PiGNNClassifier(**FAST, criterion="loss").fit(GRAPHS, y, validation=held)
 
 
-def test_an_interrupted_fit_keeps_what_it_has_and_warns(monkeypatch):
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def pressed(monkeypatch):
+    """Ctrl-C at the end of the third epoch."""
 
     @contextmanager
-    def interrupting(shown):
+    def pressing(shown):
         def report(activity, done, total, note):
             if done == 3:
                 signal.raise_signal(signal.SIGINT)
 
         yield report
 
-    monkeypatch.setattr("softperm.estimators.base.progress_bars", interrupting)
+    monkeypatch.setattr("softperm.estimators.base.progress_bars", pressing)
+
+
+def test_ctrl_c_without_a_checkpoint_leaves_an_estimator_that_is_not_fitted(pressed):
+    before = signal.getsignal(signal.SIGINT)
     made = PiGNNClassifier(**{**FAST, "epochs": 50})
-    with pytest.warns(UserWarning, match="stopped after 3 of 50 epochs; the best epoch so far"):
+    with pytest.raises(KeyboardInterrupt):
+        made.fit(GRAPHS, Y)
+    with pytest.raises(NotFittedError):
+        made.predict(GRAPHS)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_with_a_checkpoint_leaves_the_best_epoch_so_far(pressed, tmp_path):
+    made = PiGNNClassifier(**{**FAST, "epochs": 50}, checkpoint=tmp_path / "checkpoint")
+    with pytest.raises(KeyboardInterrupt):
         made.fit(GRAPHS, Y)
     assert made.interrupted_
     assert len(made.curve_) == 3
     assert made.predict(GRAPHS).shape == (16,)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "checkpoint").exists()
+
+
+def test_a_time_limit_keeps_the_best_epoch_so_far_and_warns():
+    made = PiGNNClassifier(**{**FAST, "epochs": 50}, max_time=1e-6)
+    with pytest.warns(UserWarning, match="stopped after 0 of 50 epochs; the best epoch so far"):
+        made.fit(GRAPHS, Y)
+    assert made.interrupted_
 
 
 def test_a_checkpoint_resumes_a_fit_exactly(tmp_path):

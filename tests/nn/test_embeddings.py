@@ -15,8 +15,8 @@ from softperm.data.vocabulary import Vocabulary
 from softperm.nn.alignment import align_adjacency
 from softperm.nn.embeddings import EmbeddedEdges, LabelEmbedding
 from softperm.nn.model import ModelConfig, PiGNN, build
-from softperm.training.stacked_batch import Room, gather
-from softperm.training.stacked_outputs import predict_stack
+from softperm.training.batching import BatchShape, gather
+from softperm.training.stack import predict_stack
 
 SIZES = (5, 2, 7)
 
@@ -170,7 +170,7 @@ def test_stacked_networks_embed_as_each_does_alone():
     for model, i, outputs in zip(models, index, stacked, strict=True):
         torch.testing.assert_close(outputs, model(graphs.batch(i)).detach(), rtol=1e-4, atol=1e-5)
     rows = torch.tensor([[1, -1]])
-    made, _ = gather(graphs, rows, Room.for_batches(graphs, rows))
+    made, _ = gather(graphs, rows, BatchShape.for_batches(graphs, rows))
     used = int(made["ptr"][0, -1])
     assert bool((made["label"][0, used:] == -1).all())
     assert bool((made["label"][0, :used] >= 0).all())

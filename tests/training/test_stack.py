@@ -1,14 +1,17 @@
 """The law of stacked training: each model gets the numbers that it gets alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from samples import VARIANTS, collect, random_graph, variant_name
 
 from softperm.nn.model import ModelConfig, build
-from softperm.training.fit import Examples, TrainingConfig, fit, predict
-from softperm.training.stack import Stack, fit_stack
-from softperm.training.stacked_outputs import batches, predict_stack
+from softperm.training.batching import Examples, index_batches
+from softperm.training.loop import fit, predict
+from softperm.training.settings import TrainingConfig
+from softperm.training.stack import Stack, StackedAdam, fit_stack, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression
 
 GRAPHS = [random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 5, 3, 8, 6)]
@@ -41,7 +44,7 @@ def each_alone(models, tasks, y, settings=SETTINGS):
                 model,
                 tasks[m],
                 Examples(collection, y, TRAIN[m]),
-                TrainingConfig(**{**settings.__dict__, "seed": SEEDS[m]}),
+                replace(settings, seed=SEEDS[m]),
                 validation=Examples(collection, y, HELD[m]),
             )
         )
@@ -55,7 +58,7 @@ def close(a, b, tolerance=1e-8):
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_device, monkeypatch):
-    monkeypatch.setattr("softperm.training.stacked_epochs.RECORDING", 0)  # rooms on a GPU too
+    monkeypatch.setattr("softperm.training.stack.CAPTURE_SECONDS", 0)  # several shapes on a GPU too
     # Adam divides a gradient by its size: one that is 0 but for rounding, such as a bias's that
     # moves all scores of a graph alike, makes steps that differ between devices.
     slack = 1e-8 if stack_device == "cpu" else 1e-6
@@ -77,8 +80,8 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_devic
             close(tensor, b.state_dict()[name], 10 * slack)
 
 
-def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch):
-    monkeypatch.setattr("softperm.training.stacked_epochs.RECORDING", 0)
+def test_shapes_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch):
+    monkeypatch.setattr("softperm.training.stack.CAPTURE_SECONDS", 0)
     graphs = [random_graph(n, seed=n) for n in (3, 150, 9, 220, 5, 70, 4, 30, 12, 100, 6, 8)]
     collection, y = collect(graphs), torch.tensor([0, 1] * 6)
     variant = {"encoder": "gcn", "attributes": True, "dustbin": True, "capacity": 9, "head": "mlp"}
@@ -91,7 +94,7 @@ def test_rooms_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch)
     for _ in stack.epochs():
         pass
     for m, result in enumerate(stack.results()):
-        own = TrainingConfig(**{**settings.__dict__, "seed": SEEDS[m]})
+        own = replace(settings, seed=SEEDS[m])
         parts = (Examples(collection, y, index[m]) for index in (train, HELD_FEW))
         one = fit(alone[m], tasks[m], next(parts), own, validation=next(parts))
         for epoch_a, epoch_b in zip(one.curve, result.curve, strict=True):
@@ -168,8 +171,8 @@ def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
     whole, parts, again = networks(variant), networks(variant), networks(variant)
     arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
     fit_stack(whole, *arguments)
-    monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr("softperm.training.stack.SAVING_SHARE", float("inf"))
+    monkeypatch.setattr("softperm.training.loop.SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("softperm.training.loop.SAVING_SHARE", float("inf"))
 
     def killed(epoch: int) -> None:
         if epoch == 4:
@@ -180,7 +183,7 @@ def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
         fit_stack(parts, *arguments, checkpoint=file, on_epoch=killed)
     seen = []
     fit_stack(again, *arguments, checkpoint=file, on_epoch=seen.append)
-    assert seen == [4, 5, 6, 7]
+    assert seen == [1, 2, 3, 4, 5, 6, 7]
     for a, b in zip(whole, again, strict=True):
         for name, tensor in a.state_dict().items():
             assert torch.equal(tensor, b.state_dict()[name]), name
@@ -203,7 +206,7 @@ def test_stacked_predictions_equal_each_models_own():
 
 
 def test_batches_mark_where_a_model_has_run_out():
-    cut = batches([torch.tensor([5, 6, 7]), torch.tensor([8])], 2)
+    cut = index_batches([torch.tensor([5, 6, 7]), torch.tensor([8])], 2)
     assert cut.tolist() == [[[5, 6], [8, -1]], [[7, -1], [-1, -1]]]
 
 
@@ -217,3 +220,31 @@ def test_a_score_that_validation_graphs_do_not_define_is_an_error():
     task = MultiLabel(1)
     with pytest.raises(ValueError, match="graphs of model 0 do not define a roc_auc"):
         fit_stack(models, [task] * 2, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
+
+
+def matrix(models: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(models, 20, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_each_row_gets_what_torchs_adam_gives_it(decay):
+    generator = torch.Generator().manual_seed(0)
+    flat = matrix(3, generator)
+    alone = [torch.nn.Parameter(row.clone()) for row in flat]
+    single = [torch.optim.Adam([p], lr=1e-2, weight_decay=decay) for p in alone]
+    together = StackedAdam(flat, 1e-2, decay)
+    for step in range(12):
+        gradient = matrix(3, generator)
+        active = torch.tensor([True, step % 2 == 0, step > 4])
+        together.step(gradient.split(2, dim=1), active)
+        for p, optimiser, g, on in zip(alone, single, gradient, active, strict=True):
+            if on:
+                p.grad = g.clone()
+                optimiser.step()
+        torch.testing.assert_close(flat, torch.stack([p.detach() for p in alone]))
+
+
+def test_each_model_may_have_its_own_learning_rate():
+    flat, rates = torch.zeros(2, 3), torch.tensor([1e-3, 1e-1])
+    StackedAdam(flat, rates).step([torch.ones(2, 3)], torch.tensor([True, True]))
+    torch.testing.assert_close(flat, -rates[:, None].expand(2, 3), rtol=1e-5, atol=0.0)

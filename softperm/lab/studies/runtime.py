@@ -28,7 +28,9 @@ from softperm.lab.records import device_name, versions
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.nn.permutation import MixedPermutation, SoftPermutation
 from softperm.progress import Report, silent
-from softperm.training.fit import Examples, TrainingConfig, epoch_order, fit
+from softperm.training.batching import Examples, epoch_order
+from softperm.training.loop import fit
+from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Classification, mean_loss
 
 SIZES = tuple(range(10, 101, 10))

@@ -10,7 +10,9 @@ from torch.testing import assert_close
 
 from softperm.lab.baselines import SYSTEMS, DataShape
 from softperm.lab.baselines.layers import Dropout
-from softperm.training.fit import Examples, TrainingConfig, epoch_order, fit
+from softperm.training.batching import Examples, epoch_order
+from softperm.training.loop import fit
+from softperm.training.settings import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
 
@@ -151,8 +153,8 @@ def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(schedule, tmp_pa
     rest = ([Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
     options = {"learning_rates": RATES}
     expected = fit_stack(whole, *rest, **options)
-    monkeypatch.setattr("softperm.training.stack.SAVE_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr("softperm.training.stack.SAVING_SHARE", float("inf"))
+    monkeypatch.setattr("softperm.training.loop.SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("softperm.training.loop.SAVING_SHARE", float("inf"))
 
     def killed(epoch: int) -> None:
         if epoch == EPOCHS - 4:  # both rates have fallen by then

@@ -1,6 +1,12 @@
-"""The layout of many models' mini-batches on the GPU, in Triton: each number is moved once."""
+"""Triton kernels of stacked training: Adam's update, and mini-batches cut from a collection.
+
+Each number is read and written once. ``batching.py`` and ``stack.py`` hold the definitions that
+these kernels are tested against.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 
 import torch
 import triton
@@ -9,15 +15,80 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.jit import gpu_kernel
-from softperm.training.batch_layout import Layout
+from softperm.training.batching import Layout
 
-PLACES = 256  # that one program fills with the number of a vertex or an edge
-NUMBERS = 1024  # that one program copies
+BLOCK = 1024  # parameters that one program updates
+LARGE = 4096  # gradients of at least so many columns are not copied together with others
+PLACES = 256  # places for vertices or edges that one program fills
+NUMBERS = 1024  # numbers that one program copies
+
+
+@gpu_kernel(do_not_specialize=["K"])
+def _adam_kernel(
+    parameter, mean, square, gradient, active, size, root, stride, K,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, DECAY: tl.constexpr, EPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program (m, j): the j-th block of model m's parameters."""
+    m = tl.program_id(0)
+    if tl.load(active + m):
+        k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = k < K
+        place = m.to(tl.int64) * stride + k
+        p = tl.load(parameter + place, inside)
+        g = tl.load(gradient + m.to(tl.int64) * K + k, inside) + DECAY * p
+        average = tl.load(mean + place, inside)
+        average += (1 - BETA1) * (g - average)
+        power = BETA2 * tl.load(square + place, inside) + (1 - BETA2) * g * g
+        change = tl.load(size + m) * average / (tl.sqrt(power) / tl.load(root + m) + EPS)
+        tl.store(mean + place, average, inside)
+        tl.store(square + place, power, inside)
+        tl.store(parameter + place, p - change, inside)
+
+
+def adam_update(
+    parameter: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    gradients: Iterable[Tensor],
+    active: Tensor,
+    size: Tensor,
+    root: Tensor,
+    beta1: float,
+    beta2: float,
+    decay: float,
+    eps: float,
+) -> None:
+    """Updates parameters and moments (M, K) in place, given blocks of the gradient's columns."""
+    begin = 0
+    for gradient in _joined(gradients):
+        models, count = gradient.shape
+        _adam_kernel[(models, triton.cdiv(count, BLOCK))](
+            *(t[:, begin:] for t in (parameter, mean, square)), gradient.contiguous(),
+            active, size, root, parameter.stride(0), count,
+            BETA1=beta1, BETA2=beta2, DECAY=decay, EPS=eps, BLOCK=BLOCK,
+        )  # fmt: skip
+        begin += count
+
+
+def _joined(blocks: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The same columns in fewer blocks: adjacent small ones are joined."""
+    small: list[Tensor] = []
+    for block in blocks:
+        if block.shape[1] < LARGE:
+            small.append(block)
+            continue
+        if small:
+            yield torch.cat(small, dim=1)
+            small = []
+        yield block
+    if small:
+        yield torch.cat(small, dim=1)
 
 
 @gpu_kernel
 def _starts_kernel(index, ptr, starts, b, B: tl.constexpr):
-    """Program m: where each of model m's graphs begins, and the end of the last."""
+    """Program m: the first place of each of model m's graphs, and the end of the last."""
     m = tl.program_id(0)
     k = tl.arange(0, B)
     graph = tl.load(index + m * b + k, k < b, other=-1)
@@ -28,7 +99,7 @@ def _starts_kernel(index, ptr, starts, b, B: tl.constexpr):
 
 @gpu_kernel
 def _owner(starts, place, b, HALVINGS: tl.constexpr):
-    """Which of the b graphs, end to end, a place belongs to; b behind the last."""
+    """Which of the b consecutive graphs a place belongs to; b behind the last."""
     low = tl.zeros_like(place)
     high = low + b
     for _ in range(HALVINGS):
@@ -41,7 +112,7 @@ def _owner(starts, place, b, HALVINGS: tl.constexpr):
 
 @gpu_kernel
 def _item(index, ptr, starts, place, b, HALVINGS: tl.constexpr):
-    """The vertex or edge of the dataset in each place of a model, −1 for none, and its graph."""
+    """The collection's vertex or edge at each place of a model, −1 for none, and its graph."""
     owner = _owner(starts, place, b, HALVINGS)
     real = owner < b
     graph = tl.load(index + owner, real, other=0)
@@ -65,7 +136,7 @@ def _edges_kernel(
     index, edge_ptr, starts, edge_starts, edge_index, edge, ends, b, room, vertices, total, models,
     HALVINGS: tl.constexpr, PLACES: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, m): the j-th block of model m's places for edges, and both their ends."""
+    """Program (j, m): the j-th block of model m's places for edges, with both ends."""
     m = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
     item, owner = _item(index + m * b, edge_ptr, edge_starts + m * (b + 1), place, b, HALVINGS)
@@ -109,7 +180,7 @@ def _one_hot_kernel(
 
 
 def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Layout:
-    """See :func:`softperm.training.batch_layout.lay_out`."""
+    """See :func:`softperm.training.batching.lay_out`."""
     models, b = index.shape
     index = index.long().contiguous()
     starts, edge_starts = index.new_empty(2, models, b + 1).unbind()
@@ -132,7 +203,7 @@ def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Lay
 
 
 def rows(table: Tensor, item: Tensor, fill: int = 0) -> Tensor:
-    """See :func:`softperm.training.batch_layout.rows`."""
+    """See :func:`softperm.training.batching.rows`."""
     out = table.new_empty(*item.shape, *table.shape[1:])
     _copy_rows(table, item, out, fill)
     return out
@@ -141,7 +212,7 @@ def rows(table: Tensor, item: Tensor, fill: int = 0) -> Tensor:
 def attributes(
     label: Tensor | None, sizes: tuple[int, ...], x: Tensor | None, item: Tensor
 ) -> Tensor | None:
-    """See :func:`softperm.training.batch_layout.attributes`."""
+    """See :func:`softperm.training.batching.attributes`."""
     sizes = () if label is None else sizes
     if not sizes and x is None:
         return None
@@ -162,7 +233,7 @@ def attributes(
 
 
 def _copy_rows(table: Tensor, item: Tensor, out: Tensor, fill: int) -> None:
-    """Writes rows of a contiguous table; those of ``out`` lie as far apart as its stride says."""
+    """Writes rows of a contiguous table; ``out`` may be a slice of wider rows."""
     features = table[0].numel() if len(table) else out.shape[item.ndim :].numel()
     if item.numel() * features:
         width = out.stride(item.ndim - 1)

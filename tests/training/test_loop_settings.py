@@ -14,11 +14,12 @@ from torch.testing import assert_close
 
 from softperm.nn.model import ModelConfig, build
 from softperm.ops.transport import sinkhorn
-from softperm.training import fit as fitting
-from softperm.training.checkpoint import read_checkpoint
+from softperm.training import loop
+from softperm.training.batching import Examples
+from softperm.training.checkpoints import read_checkpoint
 from softperm.training.devices import connect
-from softperm.training.fit import Examples, TrainingConfig, fit
-from softperm.training.run import Run
+from softperm.training.loop import OneModel, TrainingInterrupted, fit
+from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import MultiLabel
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
@@ -46,6 +47,12 @@ def trained(settings: TrainingConfig = SETTINGS, **more) -> tuple:
 def close(one: nn.Module, other: nn.Module, tolerance: float) -> None:
     for name, value in one.state_dict().items():
         assert_close(value, other.state_dict()[name], rtol=tolerance, atol=tolerance)
+
+
+def save_always(monkeypatch) -> None:
+    """Writes a checkpoint after every mini-batch."""
+    monkeypatch.setattr(loop, "SAVE_EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "SAVING_SHARE", math.inf)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4])
@@ -85,13 +92,13 @@ SCORES: list[float] = []
 
 def rates_of(monkeypatch) -> list[float]:
     """Notes the learning rate of every epoch's end."""
-    rates, end = [], Run._end_epoch
+    rates, end = [], OneModel._end_epoch
 
-    def noting(self, graphs):
+    def noting(self):
         rates.append(self.adam.param_groups[0]["lr"])
-        return end(self, graphs)
+        end(self)
 
-    monkeypatch.setattr(Run, "_end_epoch", noting)
+    monkeypatch.setattr(OneModel, "_end_epoch", noting)
     return rates
 
 
@@ -123,14 +130,14 @@ def test_the_learning_rate_decays_to_a_floor_and_never_rises(monkeypatch, floor,
 
 
 def test_the_running_mean_is_that_of_the_parameters_after_each_step(monkeypatch):
-    seen, step = [], Run._train_step
+    seen, step = [], OneModel._train_step
 
-    def noting(self, part, portions):
-        shown = step(self, part, portions)
+    def noting(self, part, mini_batches):
+        shown = step(self, part, mini_batches)
         seen.append({k: v.clone() for k, v in self.model.state_dict().items()})
         return shown
 
-    monkeypatch.setattr(Run, "_train_step", noting)
+    monkeypatch.setattr(OneModel, "_train_step", noting)
     settings = TrainingConfig(epochs=1, batch_size=4, learning_rate=1e-2, ema=0.8)
     mean = network().state_dict()
     model = network()
@@ -166,18 +173,18 @@ class Noisy(nn.Module):
 def test_resuming_restores_decay_mean_and_random_state(batches, tmp_path, monkeypatch):
     torch.manual_seed(5)
     whole, one = trained(EVERYTHING, model=Noisy())
-    step, done = Run._train_step, []
+    step, done = OneModel._train_step, []
 
-    def pressing(self, part, portions):
+    def pressing(self, part, mini_batches):
         done.append(None)
         if len(done) == batches:
             os.kill(os.getpid(), signal.SIGTERM)  # as a scheduler ends a process
-        return step(self, part, portions)
+        return step(self, part, mini_batches)
 
-    monkeypatch.setattr(Run, "_train_step", pressing)
+    monkeypatch.setattr(OneModel, "_train_step", pressing)
     torch.manual_seed(5)
-    _, stopped = trained(EVERYTHING, model=Noisy(), checkpoint=tmp_path / "c")
-    assert stopped.interrupted
+    with pytest.raises(TrainingInterrupted):
+        trained(EVERYTHING, model=Noisy(), checkpoint=tmp_path / "c")
     monkeypatch.undo()
     torch.manual_seed(6)
     model, two = trained(EVERYTHING, model=Noisy(), checkpoint=tmp_path / "c")
@@ -189,20 +196,20 @@ def test_a_crash_inside_a_long_epoch_loses_only_what_came_after_the_last_save(
     tmp_path, monkeypatch
 ):
     whole, _ = trained()
-    monkeypatch.setattr(fitting, "SAVE_EVERY_SECONDS", -1.0)
-    step, done = Run._train_step, []
+    save_always(monkeypatch)
+    step, done = OneModel._train_step, []
 
-    def crashing(self, part, portions):
+    def crashing(self, part, mini_batches):
         done.append(None)
         if len(done) == 6:
             raise SystemError
-        return step(self, part, portions)
+        return step(self, part, mini_batches)
 
-    monkeypatch.setattr(Run, "_train_step", crashing)
+    monkeypatch.setattr(OneModel, "_train_step", crashing)
     with pytest.raises(SystemError):
         trained(checkpoint=tmp_path / "c")
     kept = read_checkpoint(tmp_path / "c", "")
-    assert (len(kept["curve"]), kept["progress"]["step"]) == (1, 2)
+    assert (kept["epoch"], kept["step"]) == (1, 2)
     monkeypatch.undo()
     model, _ = trained(checkpoint=tmp_path / "c")
     same_weights(model, whole)
@@ -212,14 +219,14 @@ def test_time_that_is_up_stops_training_which_goes_on_later(tmp_path, monkeypatc
     whole, _ = trained()
     now = time.monotonic
     steps: list[None] = []
-    step = Run._train_step
+    step = OneModel._train_step
 
-    def ticking(self, part, portions):
+    def ticking(self, part, mini_batches):
         steps.append(None)
-        return step(self, part, portions)
+        return step(self, part, mini_batches)
 
-    monkeypatch.setattr(Run, "_train_step", ticking)
-    monkeypatch.setattr("softperm.training.watch.time.monotonic", lambda: now() + 100 * len(steps))
+    monkeypatch.setattr(OneModel, "_train_step", ticking)
+    monkeypatch.setattr("softperm.training.loop.time.monotonic", lambda: now() + 100 * len(steps))
     settings = replace(SETTINGS, max_time=450.0)
     _, result = trained(settings, checkpoint=tmp_path / "c")
     assert result.interrupted
@@ -236,14 +243,14 @@ def test_time_that_is_up_stops_training_which_goes_on_later(tmp_path, monkeypatc
 def test_a_loss_that_is_not_a_number_names_the_step_and_keeps_the_checkpoint(
     at, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fitting, "SAVE_EVERY_SECONDS", -1.0)
-    step, done = Run._train_step, []
+    save_always(monkeypatch)
+    step, done = OneModel._train_step, []
 
-    def poisoned(self, part, portions):
+    def poisoned(self, part, mini_batches):
         done.append(None)
-        return step(self, part, portions) * (math.nan if len(done) == at else 1)
+        return step(self, part, mini_batches) * (math.nan if len(done) == at else 1)
 
-    monkeypatch.setattr(Run, "_train_step", poisoned)
+    monkeypatch.setattr(OneModel, "_train_step", poisoned)
     place = f"epoch {(at - 1) // 3 + 1}, step {(at - 1) % 3 + 1}"
     with pytest.raises(FloatingPointError, match=f"loss became nan in {place}: lower") as caught:
         trained(checkpoint=tmp_path / "c")
@@ -264,10 +271,10 @@ def test_a_loss_that_is_not_a_number_names_the_step_and_keeps_the_checkpoint(
     ids=lambda problem: type(problem).__name__,
 )
 def test_running_out_of_memory_says_what_to_lower(problem, monkeypatch):
-    def full(self, part, portions):
+    def full(self, part, mini_batches):
         raise problem
 
-    monkeypatch.setattr(Run, "_train_step", full)
+    monkeypatch.setattr(OneModel, "_train_step", full)
     with pytest.raises(
         MemoryError, match="out of memory in epoch 1, step 1: lower batch_size"
     ) as e:
@@ -276,10 +283,10 @@ def test_running_out_of_memory_says_what_to_lower(problem, monkeypatch):
 
 
 def test_another_runtime_error_passes(monkeypatch):
-    def wrong(self, part, portions):
+    def wrong(self, part, mini_batches):
         raise RuntimeError("a shape is wrong")
 
-    monkeypatch.setattr(Run, "_train_step", wrong)
+    monkeypatch.setattr(OneModel, "_train_step", wrong)
     with pytest.raises(RuntimeError, match="a shape is wrong"):
         trained()
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a training in progress: written whole or not at all, read without running code."""
+"""Checkpoints of a training: written atomically, verified and read without running code."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ import torch
 
 from softperm.files import write_atomically
 
-_HEADER = b"softperm checkpoint 3\n"
+_HEADER = b"softperm checkpoint 4\n"
 _DIGEST = hashlib.sha256().digest_size
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be resumed from."""
+    """A checkpoint from which training cannot resume."""
 
 
 def write_checkpoint(path: Path, fingerprint: str, state: dict) -> None:
     """Replaces the checkpoint at ``path``.
 
-    The file is a header, the SHA-256 of what follows, and what ``torch.save`` makes of the state;
-    torch by itself does not notice numbers that were damaged.
+    The file consists of a header, the SHA-256 digest of the rest, and the state as written by
+    ``torch.save``, which alone would not detect damaged numbers.
+
+    Args:
+        path: the file.
+        fingerprint: identifies model, data and settings.
+        state: plain types and tensors.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     torch.save({"fingerprint": fingerprint, "state": state}, content)
     body = content.getvalue()
@@ -32,10 +36,17 @@ def write_checkpoint(path: Path, fingerprint: str, state: dict) -> None:
 
 
 def read_checkpoint(path: Path, fingerprint: str | None) -> dict | None:
-    """The state kept at ``path``, of whatever training if the fingerprint is None; None if none is.
+    """Reads a checkpoint.
+
+    Args:
+        path: the file.
+        fingerprint: of the training; None to accept a checkpoint of any training.
+
+    Returns:
+        The state, or None if there is no file.
 
     Raises:
-        CheckpointError: it is damaged, or of another training.
+        CheckpointError: the file is damaged, or belongs to another training.
     """
     try:
         content = path.read_bytes()
@@ -47,17 +58,16 @@ def read_checkpoint(path: Path, fingerprint: str | None) -> dict | None:
     header, digest, body = content[: len(_HEADER)], content[len(_HEADER) : start], content[start:]
     if header != _HEADER or hashlib.sha256(body).digest() != digest:
         raise CheckpointError(
-            f"{path} is damaged or no checkpoint of this version: delete it to start the training "
-            "anew"
+            f"{path} is damaged, or a checkpoint of another version: delete it to start again"
         )
     try:
-        kept = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    except Exception as problem:  # of many kinds: a file that some other program made
+        content = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except Exception as problem:  # of many kinds, for a file of another program
         detail = " ".join(str(problem).split())[:200]
         raise CheckpointError(f"{path} is no checkpoint ({detail}): delete it") from None
-    if fingerprint is not None and kept["fingerprint"] != fingerprint:
+    if fingerprint is not None and content["fingerprint"] != fingerprint:
         raise CheckpointError(
             f"{path} belongs to a training with other data or settings: "
             "delete it, or choose another folder"
         )
-    return kept["state"]
+    return content["state"]

@@ -1,22 +1,32 @@
 """The training loop: resuming is exact wherever it was stopped, and Ctrl-C loses nothing."""
 
 import inspect
+import math
 import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from samples import collect, random_graph, same_weights
+from samples import collect, random_graph, rings_and_cliques, same_weights
+from sklearn.model_selection import cross_val_score
 
 from softperm import PiGNNClassifier
 from softperm.nn.model import ModelConfig, build
-from softperm.training import fit as fitting
-from softperm.training.fit import Examples, TrainingConfig, epoch_order, fit, predict
-from softperm.training.interrupt import interruptible
-from softperm.training.run import Run
+from softperm.training import loop
+from softperm.training.batching import Examples, epoch_order
+from softperm.training.loop import (
+    OneModel,
+    TrainingInterrupted,
+    fit,
+    interruptible,
+    predict,
+    stop_requests,
+)
+from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Classification, MultiLabel
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
@@ -36,15 +46,21 @@ def network(encoder: str = "gin"):
 
 def press_after(batches: int, monkeypatch, kind: signal.Signals = signal.SIGINT) -> None:
     """Ctrl-C, or another signal, in the given mini-batch of the process."""
-    step, done = Run._train_step, []
+    step, done = OneModel._train_step, []
 
-    def pressing(self, part, portions):
+    def pressing(self, part, mini_batches):
         done.append(None)
         if len(done) == batches:
             signal.raise_signal(kind)
-        return step(self, part, portions)
+        return step(self, part, mini_batches)
 
-    monkeypatch.setattr(Run, "_train_step", pressing)
+    monkeypatch.setattr(OneModel, "_train_step", pressing)
+
+
+def save_always(monkeypatch) -> None:
+    """Writes a checkpoint after every mini-batch."""
+    monkeypatch.setattr(loop, "SAVE_EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "SAVING_SHARE", math.inf)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +76,9 @@ def test_training_stopped_in_any_mini_batch_resumes_to_the_same_weights(
     """Three mini-batches an epoch: stops fall on the ends of epochs and between them."""
     place = tmp_path / "checkpoint"
     press_after(batches, monkeypatch)
-    first = network()
-    stopped = fit(first, TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=place)
+    with pytest.raises(TrainingInterrupted) as caught:
+        fit(network(), TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=place)
+    (stopped,) = caught.value.results
     assert stopped.interrupted
     assert len(stopped.curve) == batches // 3
     monkeypatch.undo()
@@ -79,7 +96,7 @@ def test_training_stopped_in_any_mini_batch_resumes_to_the_same_weights(
 
 
 def test_training_in_two_parts_equals_training_at_once(whole, tmp_path):
-    short = TrainingConfig(**{**SETTINGS.__dict__, "epochs": 2})
+    short = replace(SETTINGS, epochs=2)
     for settings in (short, SETTINGS):
         model = network()
         fit(model, TASK, TRAIN, settings, validation=HELD, checkpoint=tmp_path / "checkpoint")
@@ -89,7 +106,7 @@ def test_training_in_two_parts_equals_training_at_once(whole, tmp_path):
 def test_a_finished_training_is_not_trained_again(whole, tmp_path, monkeypatch):
     place = tmp_path / "checkpoint"
     fit(network(), TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=place)
-    monkeypatch.setattr(Run, "train_epoch", None)
+    monkeypatch.setattr(OneModel, "train_epoch", None)
     model = network()
     fit(model, TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=place)
     same_weights(model, whole[0])
@@ -100,7 +117,7 @@ def test_without_checkpoints_in_between_a_crash_loses_what_came_after_the_last(
 ):
     """A crash, unlike Ctrl-C, writes nothing: the training goes on from the last checkpoint."""
     place = tmp_path / "checkpoint"
-    monkeypatch.setattr(fitting, "SAVE_EVERY_SECONDS", -1.0)
+    save_always(monkeypatch)
 
     def crash(epoch):
         if epoch.number == 4:
@@ -144,7 +161,7 @@ def test_training_depends_on_the_training_graphs_alone():
 def test_the_loop_has_no_parameter_for_test_graphs():
     assert set(inspect.signature(fit).parameters) == {
         "model", "task", "train", "config", "validation", "device", "checkpoint",
-        "fingerprint", "on_epoch",
+        "fingerprint", "on_epoch", "interrupted",
     }  # fmt: skip
     given = set(inspect.signature(PiGNNClassifier.fit).parameters)
     assert given == {"self", "graphs", "y", "validation"}
@@ -199,7 +216,7 @@ def test_late_score_keeps_the_last_of_equal_epochs_and_patience_counts_from_it()
 
 def test_an_epoch_whose_validation_loss_is_not_a_number_is_never_the_best(monkeypatch):
     losses = iter([float("nan"), 0.5, float("nan"), 0.4, float("nan"), 0.6])
-    monkeypatch.setattr(Run, "_validate", lambda self: (next(losses), 0.5))
+    monkeypatch.setattr(OneModel, "_validate", lambda self: (next(losses), 0.5))
     result = fit(network("linear"), TASK, TRAIN, SETTINGS, validation=HELD)
     assert result.best_epoch == 4
 
@@ -223,15 +240,68 @@ def test_the_first_interrupt_is_a_request_and_the_second_is_at_once():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_sigterm_is_caught_only_where_there_is_something_to_save():
-    before = signal.getsignal(signal.SIGTERM)
-    with interruptible(saves=False):
-        assert signal.getsignal(signal.SIGTERM) is before
-        assert signal.getsignal(signal.SIGINT) is not before
-    with interruptible() as pressed:
+def test_signals_are_handled_only_where_there_is_a_checkpoint():
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(kind) for kind in kinds]
+    with stop_requests(None):
+        assert [signal.getsignal(kind) for kind in kinds] == before
+    with stop_requests(Path("checkpoint")) as requested:
         signal.raise_signal(signal.SIGTERM)
-        assert pressed()
-    assert signal.getsignal(signal.SIGTERM) is before
+        assert requested()
+    assert [signal.getsignal(kind) for kind in kinds] == before
+
+
+def test_without_a_checkpoint_ctrl_c_leaves_fit_at_once(monkeypatch):
+    press_after(2, monkeypatch)
+    seen = []
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fit(network(), TASK, TRAIN, SETTINGS, validation=HELD, on_epoch=seen.append)
+    assert caught.type is KeyboardInterrupt
+    assert seen == []
+
+
+def test_an_interrupted_network_has_the_parameters_of_its_best_epoch(tmp_path, monkeypatch):
+    short, stopped = network(), network()
+    best = fit(short, TASK, TRAIN, replace(SETTINGS, epochs=3), validation=HELD)
+    press_after(11, monkeypatch)  # in the fourth epoch
+    with pytest.raises(TrainingInterrupted) as caught:
+        fit(stopped, TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=tmp_path / "checkpoint")
+    (result,) = caught.value.results
+    assert (result.best_epoch, len(result.curve)) == (best.best_epoch, 3)
+    same_weights(stopped, short)
+
+
+def test_ctrl_c_in_the_last_mini_batch_is_not_lost(tmp_path, monkeypatch):
+    """The training is finished, but a search over many trainings must end."""
+    press_after(18, monkeypatch)
+    with pytest.raises(TrainingInterrupted) as caught:
+        fit(network(), TASK, TRAIN, SETTINGS, validation=HELD, checkpoint=tmp_path / "checkpoint")
+    assert not caught.value.results[0].interrupted
+
+
+def test_a_caller_that_handles_signals_itself_can_stop_a_training(tmp_path):
+    seen = []
+    with pytest.raises(TrainingInterrupted):
+        fit(network(), TASK, TRAIN, SETTINGS, checkpoint=tmp_path / "c", on_epoch=seen.append,
+            interrupted=lambda: len(seen) == 2)  # fmt: skip
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fit(network(), TASK, TRAIN, SETTINGS, interrupted=lambda: True)
+    assert caught.type is KeyboardInterrupt
+
+
+def test_ctrl_c_ends_a_cross_validation(monkeypatch):
+    graphs, y = rings_and_cliques(12)
+    fits, step = [], OneModel._train_step
+
+    def pressing(self, part, mini_batches):
+        fits.append(id(self))
+        signal.raise_signal(signal.SIGINT)
+        return step(self, part, mini_batches)
+
+    monkeypatch.setattr(OneModel, "_train_step", pressing)
+    with pytest.raises(KeyboardInterrupt):
+        cross_val_score(PiGNNClassifier(epochs=3, latent_vertices=2, hidden=4), graphs, y, cv=3)
+    assert len(fits) == 1
 
 
 def test_a_training_that_keeps_nothing_ends_with_its_process():
@@ -239,8 +309,9 @@ def test_a_training_that_keeps_nothing_ends_with_its_process():
 import os, signal
 from samples import rings_and_cliques
 from softperm import PiGNNClassifier
-from softperm.training.progress import EpochBar
-EpochBar.update = lambda bar, epoch: os.kill(os.getpid(), signal.SIGTERM)
+from softperm.training.loop import OneModel
+end = OneModel._end_epoch
+OneModel._end_epoch = lambda self: [end(self), os.kill(os.getpid(), signal.SIGTERM)]
 PiGNNClassifier(epochs=3, latent_vertices=2, hidden=4).fit(*rings_and_cliques(8))
 print("went on")
 """

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from softperm.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from softperm.training.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 
 STATE = {
     "model": {"w": torch.arange(6.0).view(2, 3)},
@@ -52,7 +52,7 @@ def test_a_checkpoint_cut_short_anywhere_is_refused(place):
     content = place.read_bytes()
     for length in range(0, len(content), 97):
         place.write_bytes(content[:length])
-        refused(place, "is damaged .* delete it to start the training anew")
+        refused(place, "is damaged, .* delete it to start again")
 
 
 def test_a_checkpoint_with_any_damaged_byte_is_refused(place):

@@ -1,4 +1,4 @@
-"""Steps in fixed room, as CUDA graphs replay them, give what steps of their own size give."""
+"""Steps in fixed shapes, as CUDA graphs replay them, give what steps of their own size give."""
 
 from dataclasses import replace
 
@@ -7,9 +7,10 @@ import torch
 from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, PiGNN, build
-from softperm.training import recorded
-from softperm.training.fit import Examples, TrainingConfig, fit
-from softperm.training.run import Run
+from softperm.training import cuda_graphs
+from softperm.training.batching import Examples
+from softperm.training.loop import OneModel, fit
+from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Classification
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings
@@ -55,25 +56,25 @@ def assert_same(found, wanted):
     ("encoder", "more"),
     [("linear", {}), ("gcn", {}), ("gin", {}), ("gin", {"clip": 0.1, "ema": 0.9})],
 )
-def test_training_in_fixed_room_is_training(encoder, more, monkeypatch):
+def test_training_in_fixed_shapes_is_training(encoder, more, monkeypatch):
     settings = replace(SETTINGS, **more)
     wanted = trained(encoder, settings)
-    monkeypatch.setattr(Run, "_recordable", lambda self: True)
-    monkeypatch.setattr(recorded, "MARGIN", 3.0)
-    monkeypatch.setattr(Run, "_backward", lambda *_: pytest.fail("a step was not recorded"))
+    monkeypatch.setattr(OneModel, "_capturable", lambda self: True)
+    monkeypatch.setattr(cuda_graphs, "MARGIN", 3.0)
+    monkeypatch.setattr(OneModel, "_backward", lambda *_: pytest.fail("a step was not captured"))
     assert_same(trained(encoder, settings), wanted)
 
 
-def test_a_mini_batch_that_needs_more_room_is_trained_all_the_same(monkeypatch):
-    wanted, calls, backward = trained("gin"), [], Run._backward
-    monkeypatch.setattr(Run, "_recordable", lambda self: True)
-    monkeypatch.setattr(recorded, "MARGIN", 0.1)  # little for edges
-    monkeypatch.setattr(Run, "_backward", lambda *a: calls.append(1) or backward(*a))
+def test_a_mini_batch_that_is_too_large_for_the_shape_is_trained_all_the_same(monkeypatch):
+    wanted, calls, backward = trained("gin"), [], OneModel._backward
+    monkeypatch.setattr(OneModel, "_capturable", lambda self: True)
+    monkeypatch.setattr(cuda_graphs, "MARGIN", 0.1)  # little for edges
+    monkeypatch.setattr(OneModel, "_backward", lambda *a: calls.append(1) or backward(*a))
     assert_same(trained("gin"), wanted)
     assert calls
 
 
-def test_networks_put_together_by_hand_are_not_recorded():
+def test_networks_put_together_by_hand_are_not_captured():
     model = network("gin")
     assert model.capturable
     assert not PiGNN(model.permutation, model.views, model.head).capturable

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softperm.training.devices import connect
-from softperm.training.parallel import ask_first, gather_rows, shares
+from softperm.training.devices import connect, from_first, gather_rows, shares
 
 PROGRAM = Path(cases.__file__)
 ENVIRONMENT = {
@@ -108,7 +107,7 @@ def test_a_killed_process_ends_the_others_and_nothing_finished_is_lost(tmp_path)
     assert [process.returncode for process in processes] == [1, -9], said
     sentence = "error: another of the 2 processes of this training has ended, so process 0 ends too"
     assert said[0].strip().splitlines() == [
-        f"{sentence}: the same command goes on from the last checkpoint"
+        f"{sentence}: run the same command again to resume from the last checkpoint"
     ]
     resumed = []
     model, _ = cases.train("killed", "cpu", tmp_path, on_epoch=resumed.append)
@@ -119,8 +118,8 @@ def test_a_killed_process_ends_the_others_and_nothing_finished_is_lost(tmp_path)
 
 
 QUICK = """
-from softperm.training import fit
-fit.SAVE_EVERY_SECONDS = -1.0
+from softperm.training import loop
+loop.SAVE_EVERY_SECONDS, loop.SAVING_SHARE = -1.0, float('inf')
 from parallel_cases import main
 main()
 """
@@ -169,9 +168,9 @@ def test_alone_nothing_is_gathered_and_the_first_answer_is_ones_own():
     fabric = connect("cpu")
     rows = torch.rand(3, 2)
     assert gather_rows(fabric, rows, 3) is rows
-    assert ask_first(fabric, lambda: 5) == 5
+    assert from_first(fabric, lambda: 5) == 5
     with pytest.raises(ValueError, match="why"):
-        ask_first(fabric, lambda: (_ for _ in ()).throw(ValueError("why")))
+        from_first(fabric, lambda: (_ for _ in ()).throw(ValueError("why")))
 
 
 @pytest.mark.parametrize(
@@ -187,3 +186,25 @@ def test_devices_that_cannot_be_had_are_one_sentence(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
         connect("cpu", **arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_a_plain_device_does_not_read_the_environment_of_a_launcher(tmp_path):
+    """Under torchrun each process that calls an estimator trains alone, on its own graphs."""
+    code = """
+from samples import rings_and_cliques
+from softperm import PiGNNClassifier
+PiGNNClassifier(epochs=2, latent_vertices=2, hidden=4, device="cpu").fit(*rings_and_cliques(8))
+print("trained alone")
+"""
+    launched = {
+        "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0",
+        "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**ENVIRONMENT, **launched},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "trained alone\n", done.stderr

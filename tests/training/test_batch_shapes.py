@@ -1,4 +1,4 @@
-"""Room for mini-batches: enough for each, and not much more than it needs."""
+"""Shapes of mini-batches: large enough for each, and not much larger."""
 
 from itertools import pairwise
 
@@ -8,9 +8,8 @@ from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, build
 from softperm.ops.transport import sinkhorn
-from softperm.training.stacked_batch import Room, needs, rooms
-from softperm.training.stacked_epochs import worth
-from softperm.training.stacked_outputs import predict_stack
+from softperm.training.batching import BatchShape, batch_sizes, choose_shapes
+from softperm.training.stack import capture_worth, predict_stack
 
 GENERATOR = torch.Generator().manual_seed(0)
 NEEDS = {
@@ -27,29 +26,29 @@ NEEDS = {
 
 @pytest.mark.parametrize("levels", [1, 3, 8])
 @pytest.mark.parametrize("kind", NEEDS)
-def test_every_step_fits_into_its_room(kind, levels):
+def test_every_step_fits_into_its_shape(kind, levels):
     vertices, edges = NEEDS[kind]
-    made, which = rooms(vertices, edges, vertices, levels)
-    assert 1 <= len(made) <= levels
-    assert set(which.tolist()) == set(range(len(made)))
+    shapes, which = choose_shapes(vertices, edges, vertices, levels)
+    assert 1 <= len(shapes) <= levels
+    assert set(which.tolist()) == set(range(len(shapes)))
     for v, e, level in zip(vertices.tolist(), edges.tolist(), which.tolist(), strict=True):
-        assert v < made[level].vertices, "one place stays empty"
-        assert e <= made[level].edges
-    for small, large in pairwise(made):
+        assert v < shapes[level].vertices, "one place stays empty"
+        assert e <= shapes[level].edges
+    for small, large in pairwise(shapes):
         assert small != large
         assert small.vertices <= large.vertices
         assert small.edges <= large.edges
 
 
-def test_a_room_knows_the_largest_graph():
+def test_a_shape_knows_the_largest_graph():
     graphs = collect([random_graph(n, seed=n) for n in (5, 7, 2, 9)])
     batches = torch.tensor([[2, 2, -1], [1, 0, -1]])
-    assert Room.for_batches(graphs, batches[0]).graph == 2
-    assert Room.for_batches(graphs, batches).graph == 7
-    _, _, graph = needs(graphs, batches)
-    made, which = rooms(*needs(graphs, batches), levels=2)
-    assert graph.tolist() == [made[level].graph for level in which.tolist()] == [2, 7]
-    assert Room.largest(made).graph == 7
+    assert BatchShape.for_batches(graphs, batches[0]).graph == 2
+    assert BatchShape.for_batches(graphs, batches).graph == 7
+    _, _, graph = batch_sizes(graphs, batches)
+    shapes, which = choose_shapes(*batch_sizes(graphs, batches), most=2)
+    assert graph.tolist() == [shapes[level].graph for level in which.tolist()] == [2, 7]
+    assert BatchShape.largest(shapes).graph == 7
 
 
 def test_stacked_models_are_told_the_largest_graph(monkeypatch):
@@ -73,33 +72,33 @@ def test_stacked_models_are_told_the_largest_graph(monkeypatch):
 
 def test_most_steps_do_not_pay_for_a_few_large_ones():
     vertices, edges = NEEDS["few large ones"]
-    made, which = rooms(vertices, edges, vertices, 3)
-    assert len(made) == 2
-    taken = torch.tensor([room.edges for room in made])[which]
+    shapes, which = choose_shapes(vertices, edges, vertices, 3)
+    assert len(shapes) == 2
+    taken = torch.tensor([shape.edges for shape in shapes])[which]
     assert taken.sum() < 0.09 * 9000 * len(which), "an average step needs 0.053 of the largest"
-    assert len(rooms(*NEEDS["alike"], NEEDS["alike"][0], 8)[0]) == 1
+    assert len(choose_shapes(*NEEDS["alike"], NEEDS["alike"][0], 8)[0]) == 1
 
 
-def test_rooms_are_cut_where_it_saves_most():
-    """Three rooms for sizes as real collections have them: near to what each step needs."""
+def test_steps_are_divided_where_it_saves_most():
+    """Three shapes for sizes as in real collections: near to what each step needs."""
     drawn = torch.randn(2000, generator=GENERATOR).mul(0.4).exp().mul(1000).long()
-    made, which = rooms(drawn, torch.zeros_like(drawn), drawn, 3)
-    assert len(made) == 3
-    places = torch.tensor([room.vertices for room in made])[which]
+    shapes, which = choose_shapes(drawn, torch.zeros_like(drawn), drawn, 3)
+    assert len(shapes) == 3
+    places = torch.tensor([shape.vertices for shape in shapes])[which]
     best = min(
         float(drawn.sort().values[cut - 1] * cut + drawn.max() * (2000 - cut))
         for cut in range(1, 2000, 7)
-    )  # with two rooms
+    )  # with two shapes
     assert places.sum() < best
 
 
-def test_a_recording_must_save_more_time_than_it_takes():
-    """Two million steps of 100 places take two seconds: a recording must save half of that."""
-    assert worth(100 * 2e6, torch.device("cuda")) == pytest.approx(0.5)
-    assert worth(100 * 2e6, torch.device("cpu")) == 0.0
+def test_a_capture_must_save_more_time_than_it_takes():
+    """Two million steps of 100 places take two seconds: a capture must save half of that."""
+    assert capture_worth(100 * 2e6, torch.device("cuda")) == pytest.approx(0.5)
+    assert capture_worth(100 * 2e6, torch.device("cpu")) == 0.0
 
 
-def test_rooms_that_save_too_little_are_not_made():
+def test_a_shape_that_saves_too_little_is_not_used():
     vertices, edges = NEEDS["few large ones"]
-    assert len(rooms(vertices, edges, vertices, 8, worth=0.93)[0]) == 2
-    assert len(rooms(vertices, edges, vertices, 8, worth=0.95)[0]) == 1
+    assert len(choose_shapes(vertices, edges, vertices, 8, worth=0.93)[0]) == 2
+    assert len(choose_shapes(vertices, edges, vertices, 8, worth=0.95)[0]) == 1

@@ -1,4 +1,4 @@
-"""Mini-batches made ahead: the same ones, in order, errors where they belong, no thread left."""
+"""Prefetched mini-batches: the same ones, in order, errors in their place, no thread left."""
 
 import threading
 import time
@@ -8,9 +8,8 @@ import torch
 from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, build
-from softperm.training import feed as feeding
-from softperm.training.feed import Feed, ahead, fits
-from softperm.training.records import Examples
+from softperm.training import batching
+from softperm.training.batching import BatchLoader, Examples, fits, prefetch
 from softperm.training.tasks import Classification, total_loss
 
 COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7)])
@@ -18,17 +17,17 @@ EXAMPLES = Examples(COLLECTION, torch.tensor([0, 1, 1, 0]), torch.arange(4))
 CPU = torch.device("cpu")
 
 
-def test_items_made_ahead_are_the_same_in_the_same_order():
-    assert list(ahead(iter(range(100)), 3)) == list(range(100))
-    assert list(ahead(iter(()), 3)) == []
+def test_prefetched_items_are_the_same_in_the_same_order():
+    assert list(prefetch(iter(range(100)), 3)) == list(range(100))
+    assert list(prefetch(iter(()), 3)) == []
     assert threading.active_count() == 1 or no_thread_remains()
 
 
 def no_thread_remains() -> bool:
-    return not any("_make" in t.name for t in threading.enumerate())
+    return not any("softperm-prefetch" in t.name for t in threading.enumerate())
 
 
-def test_items_are_made_before_they_are_asked_for_but_not_too_many():
+def test_items_are_prepared_ahead_of_the_caller_up_to_the_depth():
     made = []
 
     def items():
@@ -36,13 +35,13 @@ def test_items_are_made_before_they_are_asked_for_but_not_too_many():
             made.append(i)
             yield i
 
-    running = ahead(items(), 3)
+    running = prefetch(items(), 3)
     assert next(running) == 0
     deadline = time.monotonic() + 5
-    while len(made) < 5 and time.monotonic() < deadline:
+    while len(made) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
-    assert len(made) == 5  # one taken, three waiting, one in hand
+    assert len(made) == 3  # one taken, two waiting
     running.close()
     assert no_thread_remains()
 
@@ -52,7 +51,7 @@ def test_an_error_is_raised_where_its_item_would_have_come():
         yield 1
         raise OSError("the disk is gone")
 
-    running = ahead(items(), 3)
+    running = prefetch(items(), 3)
     assert next(running) == 1
     with pytest.raises(OSError, match="the disk is gone"):
         next(running)
@@ -61,7 +60,7 @@ def test_an_error_is_raised_where_its_item_would_have_come():
 
 def test_a_reader_that_leaves_early_leaves_no_thread():
     before = threading.active_count()
-    for item in ahead(iter(range(10_000)), 2):
+    for item in prefetch(iter(range(10_000)), 2):
         if item == 5:
             break
     del item
@@ -71,23 +70,24 @@ def test_a_reader_that_leaves_early_leaves_no_thread():
     assert threading.active_count() == before
 
 
-def test_portions_hold_the_graphs_and_encoded_targets_of_their_parts():
-    feed = Feed(EXAMPLES, Classification(2), CPU)
+def test_mini_batches_hold_the_graphs_and_encoded_targets_of_their_parts():
+    loader = BatchLoader(EXAMPLES, Classification(2), CPU)
     parts = [torch.tensor([2, 0]), torch.tensor([3])]
-    for part, portion in zip(parts, feed.portions(parts), strict=True):
-        assert torch.equal(portion.batch.x, COLLECTION.batch(part).x)
-        assert portion.y.tolist() == EXAMPLES.y[part].tolist()
-        assert portion.keep is None
+    for part, mini_batch in zip(parts, loader.load(parts), strict=True):
+        assert torch.equal(mini_batch.batch.x, COLLECTION.batch(part).x)
+        assert mini_batch.y.tolist() == EXAMPLES.y[part].tolist()
+        assert mini_batch.keep is None
 
 
 @pytest.mark.parametrize("encoder", ["linear", "gcn", "gin"])
 def test_an_empty_part_counts_nowhere(encoder):
     """Its loss, its gradients and its part in normalisation are zero; a network runs on it."""
-    (portion,) = Feed(EXAMPLES, Classification(2), CPU).portions([torch.empty(0, dtype=torch.long)])
+    task, nothing = Classification(2), torch.empty(0, dtype=torch.long)
+    (empty,) = BatchLoader(EXAMPLES, task, CPU).load([nothing])
     config = ModelConfig(2, latent_vertices=4, hidden=6, encoder=encoder, dustbin=True, capacity=9)
     model = build(config, seed=0).train()
     before = {k: v.clone() for k, v in model.named_buffers()}
-    total, count = total_loss(Classification(2), model(portion.batch), portion.y, portion.keep)
+    total, count = total_loss(task, model(empty.batch), empty.y, empty.keep)
     (total / count.clamp(min=1)).backward()
     assert (total.item(), count.item()) == (0, 0)
     assert all(bool((p.grad == 0).all()) for p in model.parameters())
@@ -108,23 +108,23 @@ def test_a_dataset_is_resident_if_it_takes_at_most_a_quarter_of_the_free_memory(
     tensors = [v for v in vars(COLLECTION).values() if isinstance(v, torch.Tensor)]
     size = sum(t.numel() * t.element_size() for t in [*tensors, EXAMPLES.y])
     for free, expected in ((4 * size, True), (4 * size - 1, False)):
-        monkeypatch.setattr(feeding.torch.cuda, "mem_get_info", lambda device, f=free: (f, 10 * f))
+        monkeypatch.setattr(batching.torch.cuda, "mem_get_info", lambda device, f=free: (f, 10 * f))
         assert fits(COLLECTION, EXAMPLES.y, torch.device("cuda")) is expected
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("share", [0.25, 0.0])
-def test_portions_on_a_gpu_are_those_on_the_cpu(share, monkeypatch):
+def test_mini_batches_on_a_gpu_are_those_on_the_cpu(share, monkeypatch):
     """Resident or sent piece by piece."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    monkeypatch.setattr(feeding, "RESIDENT_SHARE", share)
+    monkeypatch.setattr(batching, "RESIDENT_SHARE", share)
     device = torch.device("cuda", 0)
-    feed = Feed(EXAMPLES, Classification(2), device)
-    assert feed.resident is (share > 0)
+    loader = BatchLoader(EXAMPLES, Classification(2), device)
+    assert loader.resident is (share > 0)
     parts = [torch.tensor([2, 0]), torch.tensor([], dtype=torch.long), torch.tensor([3])] * 4
-    plain = Feed(EXAMPLES, Classification(2), CPU).portions(parts)
-    for ours, theirs in zip(feed.portions(parts), plain, strict=True):
+    plain = BatchLoader(EXAMPLES, Classification(2), CPU).load(parts)
+    for ours, theirs in zip(loader.load(parts), plain, strict=True):
         assert ours.batch.x.device == device
         for key in ("ptr", "edge_index", "structure", "x", "edge_attr"):
             assert torch.equal(ours.batch[key].cpu(), theirs.batch[key])

@@ -1,4 +1,4 @@
-"""Triton's layout of mini-batches equals torch's, to the last number; ``kernels.py`` says where."""
+"""Triton kernels equal the CPU's definitions; ``kernels.py`` says where they run."""
 
 import networkx as nx
 import pytest
@@ -8,8 +8,8 @@ from kernels import DEVICE, law
 from softperm.data.collection import Collection
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
-from softperm.training import batch_layout
-from softperm.training.stacked_batch import needs
+from softperm.training import batching
+from softperm.training.stack import StackedAdam
 
 GRAPHS = [
     nx.path_graph(5),
@@ -24,7 +24,7 @@ BATCHES = [
     [[1, 1, 3], [-1, 3, 1]],
     [[0, 2, 4] * 30],
 ]
-ROOMS = [(1, 0), (40, 29), (700, 400)]
+SPARE = [(1, 0), (40, 29), (700, 400)]
 """Places beyond what a model's graphs need: for vertices, for edges."""
 
 
@@ -49,21 +49,21 @@ def collection(graphs: list[nx.Graph] = GRAPHS) -> Collection:
 
 def same_places(graphs: Collection, index: torch.Tensor, beyond: tuple[int, int]) -> None:
     """Raises unless both ways lay graphs out alike and carry the same there."""
-    from softperm.training import gpu_batch_layout  # Triton may be absent where there is no GPU
+    from softperm.training import gpu_kernels  # Triton may be absent where there is no GPU
 
-    vertices, edges, _ = needs(graphs, index)
-    room = [int(vertices.max()) + beyond[0], int(edges.max()) + beyond[1]]
-    theirs = batch_layout.lay_out(graphs, index, *room)
+    vertices, edges, _ = batching.batch_sizes(graphs, index)
+    shape = [int(vertices.max()) + beyond[0], int(edges.max()) + beyond[1]]
+    theirs = batching.lay_out(graphs, index, *shape)
     there = graphs.to(DEVICE)
-    ours = gpu_batch_layout.lay_out(there, index.to(DEVICE), *room)
+    ours = gpu_kernels.lay_out(there, index.to(DEVICE), *shape)
     for name in ("ptr", "vertex", "edge", "ends"):
         assert torch.equal(getattr(ours, name).cpu(), getattr(theirs, name)), name
     for table, item, fill in (
         ("structure", "vertex", 0), ("label", "vertex", -1), ("x", "vertex", 0),
         ("edge_weight", "edge", 0), ("edge_label", "edge", -1),
     ):  # fmt: skip
-        made = gpu_batch_layout.rows(getattr(there, table), getattr(ours, item), fill)
-        wanted = batch_layout.rows(getattr(graphs, table), getattr(theirs, item), fill)
+        made = gpu_kernels.rows(getattr(there, table), getattr(ours, item), fill)
+        wanted = batching.rows(getattr(graphs, table), getattr(theirs, item), fill)
         assert made.dtype == wanted.dtype
         assert torch.equal(made.cpu(), wanted), table
     for kind, label, x in (
@@ -75,7 +75,7 @@ def same_places(graphs: Collection, index: torch.Tensor, beyond: tuple[int, int]
             way.attributes(
                 label and getattr(where, label), sizes, x and getattr(where, x), getattr(at, kind)
             )
-            for way, where, at in ((gpu_batch_layout, there, ours), (batch_layout, graphs, theirs))
+            for way, where, at in ((gpu_kernels, there, ours), (batching, graphs, theirs))
         )
         assert (made is None) == (wanted is None)
         assert made is None or torch.equal(made.cpu(), wanted)
@@ -83,7 +83,7 @@ def same_places(graphs: Collection, index: torch.Tensor, beyond: tuple[int, int]
 
 @law
 @pytest.mark.parametrize("batches", BATCHES)
-@pytest.mark.parametrize("beyond", ROOMS)
+@pytest.mark.parametrize("beyond", SPARE)
 def test_every_place_holds_the_same(batches, beyond):
     same_places(collection(), torch.tensor(batches), beyond)
 
@@ -91,3 +91,30 @@ def test_every_place_holds_the_same(batches, beyond):
 @law
 def test_a_dataset_without_edges():
     same_places(collection([nx.empty_graph(2)] * 3), torch.tensor([[0, 2], [1, -1]]), (5, 0))
+
+
+BLOCKS = [30, 5000, 70, 20]
+"""Columns of gradients: small ones beside each other, and one that is launched by itself."""
+
+
+@law
+def test_adam_on_the_gpu_equals_adam_on_the_cpu():
+    from softperm.training.gpu_kernels import LARGE, adam_update  # needs Triton
+
+    assert sorted(BLOCKS)[-2] < LARGE < max(BLOCKS)
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.randn(3, sum(BLOCKS), generator=generator)
+    ours, theirs = flat.clone().to(DEVICE), StackedAdam(flat.clone(), 1e-2, 0.1)
+    mean, square, steps = torch.zeros_like(ours), torch.zeros_like(ours), torch.zeros(3)
+    for step in range(3):
+        gradient = torch.randn(3, sum(BLOCKS), generator=generator)
+        active = torch.tensor([True, step % 2 == 0, False])
+        theirs.step(gradient.split(BLOCKS, dim=1), active)
+        steps += active
+        count = steps.clamp(min=1)
+        size, root = 1e-2 / (1 - 0.9**count), (1 - 0.999**count).sqrt()
+        blocks = gradient.to(DEVICE).split(BLOCKS, dim=1)
+        rates = [t.to(DEVICE) for t in (active, size, root)]
+        adam_update(ours, mean, square, blocks, *rates, 0.9, 0.999, 0.1, 1e-8)
+        torch.testing.assert_close(ours.cpu(), theirs.parameters)
+        torch.testing.assert_close(square.cpu(), theirs.square)
