@@ -132,9 +132,17 @@ def fit(
         stop_requests(checkpoint, interrupted) as stop,
     ):
         training = OneModel(processes, model, task, train, validation, config)
-        for number in training.epochs(checkpoint, fingerprint, stop):
-            if processes.is_global_zero:
-                on_epoch(training.epoch_row(number))
+        reported = 0
+
+        def report() -> None:
+            nonlocal reported
+            while processes.is_global_zero and reported < training.epoch:
+                reported += 1
+                on_epoch(training.epoch_row(reported))
+
+        for _ in training.epochs(checkpoint, fingerprint, stop):
+            report()
+        report()  # of a finished training that was resumed
     return training.results()[0]
 
 
@@ -295,7 +303,7 @@ class Training(ABC):
         """Trains to the end, or until stopped; see :func:`fit` for the arguments.
 
         Yields:
-            The number of each finished epoch, resumed ones first.
+            The number of each epoch as it ends.
         """
         if checkpoint is not None:
             state = from_first(self.processes, lambda: read_checkpoint(checkpoint, fingerprint))
@@ -311,7 +319,6 @@ class Training(ABC):
                     if self.processes.is_global_zero:
                         write_checkpoint(checkpoint, fingerprint, state)
 
-        yield from range(1, self.epoch + 1)
         self.control.check()
         while not self.finished and not self.control.stop:
             if self.train_epoch(save):

@@ -79,7 +79,7 @@ def fit_stack(
         checkpoint: file that holds the state while training runs and from which it resumes. The
             end of the training is not written: saving the trained networks is up to the caller.
         fingerprint: identifies models, data and settings; a checkpoint with another one is refused.
-        on_epoch: called with the number of each finished epoch, resumed ones first.
+        on_epoch: called with the number of each epoch as it ends.
 
     Returns:
         The training curve and best epoch of each network.

@@ -183,7 +183,7 @@ def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
         fit_stack(parts, *arguments, checkpoint=file, on_epoch=killed)
     seen = []
     fit_stack(again, *arguments, checkpoint=file, on_epoch=seen.append)
-    assert seen == [1, 2, 3, 4, 5, 6, 7]
+    assert seen == [4, 5, 6, 7]
     for a, b in zip(whole, again, strict=True):
         for name, tensor in a.state_dict().items():
             assert torch.equal(tensor, b.state_dict()[name]), name
