@@ -308,7 +308,7 @@ class _SharedBatchNorm(VertexBatchNorm):
         mean = sums[:-1] / total
         centred = x - mean  # (V, H)
         var = _Sum.apply((centred.square() * real).sum(0)) / total
-        self._learn(mean, var, everywhere)
+        self._update_running(mean, var, everywhere)
         return self._scaled(centred, var)
 
 
