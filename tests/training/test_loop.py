@@ -291,6 +291,8 @@ def test_a_caller_that_handles_signals_itself_can_stop_a_training(tmp_path):
 
 def test_ctrl_c_ends_a_cross_validation(monkeypatch):
     graphs, y = rings_and_cliques(12)
+    small = {"epochs": 3, "latent_vertices": 2, "hidden": 4, "validation_fraction": 0.0}
+    classifier = PiGNNClassifier(**small)
     fits, step = [], OneModel._train_step
 
     def pressing(self, part, mini_batches):
@@ -300,7 +302,7 @@ def test_ctrl_c_ends_a_cross_validation(monkeypatch):
 
     monkeypatch.setattr(OneModel, "_train_step", pressing)
     with pytest.raises(KeyboardInterrupt):
-        cross_val_score(PiGNNClassifier(epochs=3, latent_vertices=2, hidden=4), graphs, y, cv=3)
+        cross_val_score(classifier, graphs, y, cv=3)
     assert len(fits) == 1
 
 
