@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.3.0"
 
 __all__ = [
+    "GraphIndex",
     "ModelConfig",
     "PiGNN",
     "PiGNNClassifier",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "GraphIndex": "softperm.search",
     "ModelConfig": "softperm.nn.model",
     "PiGNN": "softperm.nn.model",
     "PiGNNClassifier": "softperm.estimators",
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from softperm.estimators import PiGNNClassifier, PiGNNRegressor
     from softperm.nn.model import ModelConfig, PiGNN
     from softperm.ops.transport import sinkhorn
+    from softperm.search import GraphIndex
 
 
 def __getattr__(name: str) -> object:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from scipy.optimize import quadratic_assignment
 
 from softperm.data.graphs import as_graph
 from softperm.distance.branch_and_bound import plant
+from softperm.distance.costs import Frobenius
 from softperm.distance.local_search import descend, improve
-from softperm.distance.node_bound import relax
+from softperm.distance.node_bound import bound_node
 from softperm.distance.pairs import Pair, pack, pair_of
 
 
@@ -30,7 +31,7 @@ def spectral_lower_bound(g1: Any, g2: Any) -> float:
     Returns:
         A lower bound of the distance, with or without labels.
     """
-    return as_distance(spectral_bound(read_pair(g1, g2, labels=False)))
+    return Frobenius().distance(spectral_bound(read_pair(g1, g2, labels=False)))
 
 
 def degree_lower_bound(g1: Any, g2: Any) -> float:
@@ -48,7 +49,7 @@ def degree_lower_bound(g1: Any, g2: Any) -> float:
     Returns:
         A lower bound of the distance, with or without labels.
     """
-    return as_distance(degree_bound(read_pair(g1, g2, labels=False)))
+    return Frobenius().distance(degree_bound(read_pair(g1, g2, labels=False)))
 
 
 def assignment_lower_bound(g1: Any, g2: Any, *, labels: bool = False) -> float:
@@ -69,7 +70,7 @@ def assignment_lower_bound(g1: Any, g2: Any, *, labels: bool = False) -> float:
         A lower bound of the distance.
     """
     pair = read_pair(g1, g2, labels=labels)
-    return as_distance(relax(pair, plant(pair), 0, np.inf))
+    return Frobenius().distance(bound_node(pair, plant(pair), 0, np.inf))
 
 
 def descent_upper_bound(
@@ -90,10 +91,10 @@ def descent_upper_bound(
     """
     pair = read_pair(g1, g2, labels=labels)
     tree = plant(pair)
-    bound = relax(pair, tree, 0, np.inf)
+    bound = bound_node(pair, tree, 0, np.inf)
     best = tree.match.copy()
     value = improve(pair, best, np.inf, bound, restarts)
-    return as_distance(value), best
+    return Frobenius().distance(value), best
 
 
 def faq_upper_bound(
@@ -116,49 +117,58 @@ def faq_upper_bound(
     """
     pair = read_pair(g1, g2, labels=False)
     rng = np.random.default_rng(seed)
-    found = [faq(pair, rng, randomly=r > 0) for r in range(restarts + 1)]
+    matrices = adjacency_matrices(pair)
+    assert matrices is not None
+    found = [faq(pair, matrices, rng, randomly=r > 0) for r in range(restarts + 1)]
     value, best = min(found, key=lambda one: one[0])
-    return as_distance(value), best
+    return Frobenius().distance(value), best
 
 
 def read_pair(g1: Any, g2: Any, *, labels: bool) -> Pair:
     """Two users' graphs as a pair; errors call them graph 0 and graph 1."""
-    return pair_of(pack([as_graph(g1, 0), as_graph(g2, 1)], labels=labels), 0, 1)
+    graphs, metric = [as_graph(g1, 0), as_graph(g2, 1)], Frobenius(labels)
+    codes = metric.codes(graphs)
+    packed = pack(graphs, codes)
+    return pair_of(metric.model(codes), packed, 0, packed, 1)
 
 
-def faq(pair: Pair, rng: np.random.Generator, *, randomly: bool) -> tuple[float, np.ndarray]:
-    """Cost and permutation of one run of FAQ, descended; every match must be allowed."""
+def adjacency_matrices(pair: Pair) -> Float[np.ndarray, "2 N N"] | None:
+    """The two matrices whose squared distance is the cost, half of it; None if there are none."""
+    simple = pair.model.table.size and np.array_equal(
+        pair.model.table, np.square(pair.model.value[:, None] - pair.model.value)
+    )
+    if pair.vertex.size or not (simple or (not pair.model.table.size and pair.model.power == 2)):
+        return None
+    return pair.model.value[np.stack([pair.kind_a, pair.kind_b])]
+
+
+def faq(
+    pair: Pair, matrices: Float[np.ndarray, "2 N N"], rng: np.random.Generator, *, randomly: bool
+) -> tuple[float, Int[np.ndarray, " N"]]:
+    """Cost and permutation of one run of FAQ and a descent; every match must be allowed."""
     options = {"maximize": True, "rng": rng, "P0": "randomized" if randomly else "barycenter"}
-    found = quadratic_assignment(pair.a, pair.b, method="faq", options=options)
-    p = found.col_ind.astype(np.int64)
-    return float(descend(pair, p)), p
+    found = quadratic_assignment(matrices[0], matrices[1], method="faq", options=options)
+    permutation = found.col_ind.astype(np.int64)
+    return float(descend(pair, permutation)), permutation
 
 
 def spectral_bound(pair: Pair) -> float:
-    """:func:`spectral_lower_bound` as a cost, less the error of the eigenvalues."""
-    spectra = [np.linalg.eigvalsh(matrix) for matrix in (pair.a, pair.b)]
-    error = 1e-10 * sum(float(spectrum @ spectrum) for spectrum in spectra)
-    return max(0.0, 0.5 * float(((spectra[0] - spectra[1]) ** 2).sum()) - error)
+    """:func:`spectral_lower_bound` as a cost, less the error of the eigenvalues; 0 if unknown."""
+    matrices = adjacency_matrices(pair)
+    if matrices is None:
+        return 0.0
+    spectra = np.linalg.eigvalsh(matrices)  # (2, N)
+    error = 1e-10 * float(np.square(spectra).sum())
+    return max(0.0, 0.5 * float(np.square(spectra[0] - spectra[1]).sum()) - error)
 
 
 def degree_bound(pair: Pair) -> float:
-    """:func:`degree_lower_bound` as a cost."""
-    if pair.whole:
-        degrees = [np.sort(matrix.sum(axis=1)) for matrix in (pair.a, pair.b)]
+    """:func:`degree_lower_bound` as a cost; 0 if unknown."""
+    matrices = adjacency_matrices(pair)
+    if matrices is None:
+        return 0.0
+    if (matrices == np.floor(matrices)).all():
+        degrees = np.sort(matrices.sum(axis=2), axis=1)  # (2, N)
         return 0.5 * float(np.abs(degrees[0] - degrees[1]).sum())
-    norms = [np.sort(np.linalg.norm(matrix, axis=1)) for matrix in (pair.a, pair.b)]
-    return 0.5 * float(((norms[0] - norms[1]) ** 2).sum())
-
-
-def round_up(pair: Pair, lower: float) -> float:
-    """The least cost not below a lower bound: with whole weights all costs have one parity."""
-    if not pair.whole:
-        return lower
-    parity = 0.5 * float((pair.a**2).sum() + (pair.b**2).sum())
-    whole = np.ceil(lower - 1e-6)
-    return float(whole + (parity - whole) % 2)
-
-
-def as_distance(cost: float) -> float:
-    """The distance that belongs to a cost, which is half its square."""
-    return float(np.sqrt(2.0 * max(cost, 0.0)))
+    norms = np.sort(np.linalg.norm(matrices, axis=2), axis=1)  # (2, N)
+    return 0.5 * float(np.square(norms[0] - norms[1]).sum())

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from softperm.distance.local_search import improve
-from softperm.distance.node_bound import relax
-from softperm.distance.pairs import remove
+from softperm.distance.node_bound import bound_node
+from softperm.distance.pairs import edge_cost, remove
 from softperm.jit import kernel
 
 GLANCE = 300  # relaxations of a search without probing; enough for most small pairs
@@ -47,9 +47,9 @@ class Tree(NamedTuple):
     image: np.ndarray  # (N,) the images of fixed rows
     best: np.ndarray  # (N,) the best permutation known
     value: np.ndarray  # (1,) its cost
-    level: np.ndarray  # (1,) the current level; −1 when all is searched
-    fresh: np.ndarray  # (1,) whether that level is still to be bounded
-    probed: np.ndarray  # (1,) how many levels have their matches probed one by one
+    level: np.ndarray  # (1,) the current level; −1 when the search is complete
+    fresh: np.ndarray  # (1,) whether that level has not been bounded yet
+    probed: np.ndarray  # (1,) number of levels whose matches are probed
     cost: np.ndarray  # (N, N) the assignment problem of the node
     match: np.ndarray  # (N,) its solution
     bound: np.ndarray  # (N, N) a lower bound of each child; infinite where ruled out
@@ -57,8 +57,12 @@ class Tree(NamedTuple):
 
 @kernel
 def plant(pair):
-    """A search that has not begun: everything free, no permutation known, no level probed."""
+    """A new search: all vertices free, no permutation known, no level probed."""
     n, words = pair.allowed.shape
+    linear = np.empty((n + 1, n, n))  # only the level in use is ever touched
+    linear[0] = 0.0
+    if pair.vertex.shape[0] > 0:
+        linear[0] = pair.vertex
     rows = np.empty((n + 1, n), np.int64)
     columns = np.empty((n + 1, n), np.int64)
     domain = np.empty((n + 1, n, words), np.uint64)
@@ -68,7 +72,7 @@ def plant(pair):
             domain[0, i, w] = pair.allowed[i, w]
     return Tree(
         fixed=np.zeros(n + 1),
-        linear=np.zeros((n + 1, n, n)),
+        linear=linear,
         domain=domain,
         rows=rows,
         columns=columns,
@@ -93,8 +97,8 @@ def plant(pair):
 
 @kernel
 def fix(pair, tree, t, x0, y0):
-    """Fill level t + 1 from level t, whose row x0 is matched with column y0."""
-    m = pair.a.shape[0] - t
+    """Fills level t + 1 from level t, whose row x0 is matched with column y0."""
+    m = pair.label_a.size - t
     i, j = tree.rows[t, x0], tree.columns[t, y0]
     s = t + 1
     tree.image[i] = j
@@ -111,14 +115,13 @@ def fix(pair, tree, t, x0, y0):
             tree.domain[s, x, w] = tree.domain[t, old, w]
         remove(tree.domain[s], x, j)
         for y in range(m - 1):
-            difference = pair.a[i, row] - pair.b[j, tree.columns[s, y]]
-            before = tree.linear[t, old, y if y < y0 else y + 1]
-            tree.linear[s, x, y] = before + difference * difference
+            cost = edge_cost(pair.model, pair.kind_a[i, row], pair.kind_b[j, tree.columns[s, y]])
+            tree.linear[s, x, y] = tree.linear[t, old, y if y < y0 else y + 1] + cost
 
 
 @kernel
 def order_rows(pair, rows, columns, m, domain, i, j):
-    """Row i was fixed to j: its twins take columns no earlier, other orders say the same."""
+    """Row i has been matched with column j: its twins take columns that are not earlier."""
     for x in range(m):
         if pair.twin_a[rows[x]] == pair.twin_a[i]:
             for y in range(m):
@@ -128,7 +131,7 @@ def order_rows(pair, rows, columns, m, domain, i, j):
 
 @kernel
 def order_columns(pair, rows, columns, m, domain, i, j):
-    """Column j was given to row i: its twins go to rows no earlier."""
+    """Column j has been matched with row i: its twins take rows that are not earlier."""
     for y in range(m):
         if pair.twin_b[columns[y]] == pair.twin_b[j]:
             for x in range(m):
@@ -142,27 +145,60 @@ def _earlier(orbit, twin, k, j):
     return orbit[k] < orbit[j] or (orbit[k] == orbit[j] and twin[k] < twin[j])
 
 
-# Numba compiles a function anew for each whole number written out in a call to it, so that the
-# level of the root and the efforts come from variables.
 @kernel
-def search_briefly(pair, glance, effort):
-    """Search with and without probing for a while.
+def round_up(pair, lower):
+    """The least possible cost that is not below a lower bound."""
+    step = pair.model.step
+    if step == 0.0 or lower == np.inf:
+        return lower
+    return pair.offset - step * np.floor((pair.offset - lower) / step + 1e-6)
+
+
+@kernel
+def round_down(pair, upper):
+    """The greatest possible cost that is not above an upper bound."""
+    step = pair.model.step
+    if step == 0.0 or upper == np.inf:
+        return upper
+    return pair.offset - step * np.ceil((pair.offset - upper) / step - 1e-6)
+
+
+@kernel
+def value_above(pair, target):
+    """A value for the search to improve on that admits costs up to the target and no others."""
+    return target + pair.gap + pair.model.step * 2.0**-5
+
+
+# Numba compiles a function again for each whole number written out in a call to it: the level of
+# the root and the efforts therefore come from variables.
+@kernel
+def search_briefly(pair, limit, glance, effort):
+    """Searches with and without probing for a while.
 
     Args:
         pair: the two graphs.
-        glance: relaxations of the search without probing.
-        effort: relaxations times squared vertices of the search with probing.
+        limit: permutations that cost more are not searched for; infinite for no limit.
+        glance: node bounds computed by the search without probing.
+        effort: node bounds times squared vertices of the search with probing.
 
     Returns:
-        The search, the root's lower bound, and whether the search came to its end.
+        The search, the root's lower bound, and whether the search is complete. The value of the
+        search is that of :func:`value_above` if it found no permutation.
     """
-    n = pair.a.shape[0]
-    effort //= n * n
+    n = pair.label_a.size
+    effort //= max(n * n, 1)
+    limit = round_down(pair, limit)
     tree = plant(pair)
-    bound = relax(pair, tree, tree.level[0], np.inf)
-    for i in range(n):
-        tree.best[i] = tree.match[i]
-    tree.value[0] = improve(pair, tree.best, np.inf, bound, min(n, 32))
+    bound = bound_node(pair, tree, tree.level[0], limit)
+    if limit < np.inf:
+        tree.value[0] = value_above(pair, limit)
+        if bound > tree.value[0] - pair.gap:
+            tree.level[0] = -1
+            return tree, bound, True
+    else:
+        for i in range(n):
+            tree.best[i] = tree.match[i]
+        tree.value[0] = improve(pair, tree.best, np.inf, bound, min(n, 32))
     if advance(pair, tree, min(glance, effort)):
         return tree, bound, True
     probing = plant(pair)
@@ -175,7 +211,7 @@ def search_briefly(pair, glance, effort):
 
 @kernel
 def advance(pair, tree, effort):
-    """Search on for about ``effort`` relaxations; True when the tree is exhausted."""
+    """Continues for about ``effort`` node bounds; returns True when the search is complete."""
     while tree.level[0] >= 0:
         t = tree.level[0]
         if tree.fresh[0]:
@@ -195,7 +231,7 @@ def advance(pair, tree, effort):
 
 
 def open_bound(tree: Tree) -> float:
-    """A lower bound of the optimum: the least among the nodes not yet searched and the best."""
+    """A lower bound of the optimum: the least bound of all open nodes, or the value."""
     level, fresh = int(tree.level[0]), bool(tree.fresh[0])
     least = tree.value[0]
     for t in range(level + 1):
@@ -209,21 +245,21 @@ def open_bound(tree: Tree) -> float:
 
 @kernel
 def _expand(pair, tree, t):
-    """Bound level t and list the children worth a visit; returns the relaxations it took."""
+    """Bounds level t and lists its children; returns the number of node bounds computed."""
     tree.children[t] = 0
     tree.cursor[t] = 0
-    m = pair.a.shape[0] - t
-    bound = relax(pair, tree, t, tree.value[0] - pair.gap)
+    m = pair.label_a.size - t
+    bound = bound_node(pair, tree, t, tree.value[0] - pair.gap)
     if bound > tree.value[0] - pair.gap or bound == np.inf:
         return 1
     rows, columns, linear = tree.rows[t], tree.columns[t], tree.linear[t]
-    value = _complete(pair.a, pair.b, rows, columns, m, linear, tree.match, tree.image)
+    value = _complete(pair, rows, columns, m, linear, tree.match, tree.image)
     if tree.fixed[t] + value < tree.value[0]:
         tree.value[0] = tree.fixed[t] + value
         for i in range(tree.best.size):
             tree.best[i] = tree.image[i]
     limit = tree.value[0] - pair.gap
-    if m == 1 or bound > limit:
+    if m <= 1 or bound > limit:
         return 1
     u, v, domain = tree.u[t], tree.v[t], tree.domain[t]
     _rule_out(tree.cost, u, v, m, bound, limit, columns, domain, tree.bound)
@@ -243,8 +279,8 @@ def _expand(pair, tree, t):
 
 
 @kernel
-def _complete(a, b, rows, columns, m, linear, match, image):
-    """Give the free rows the images of the node's assignment; returns the cost that adds."""
+def _complete(pair, rows, columns, m, linear, match, image):
+    """Completes the permutation by the node's assignment; returns the additional cost."""
     cost = 0.0
     for x in range(m):
         i = rows[x]
@@ -252,14 +288,14 @@ def _complete(a, b, rows, columns, m, linear, match, image):
         image[i] = j
         cost += linear[x, match[x]]
         for y in range(x):
-            difference = a[i, rows[y]] - b[j, image[rows[y]]]
-            cost += difference * difference
+            k = rows[y]
+            cost += edge_cost(pair.model, pair.kind_a[i, k], pair.kind_b[j, image[k]])
     return cost
 
 
 @kernel
 def _rule_out(cost, u, v, m, bound, limit, columns, domain, out):
-    """Bound each match by its reduced cost, and rule out those past the limit."""
+    """Bounds each match by its reduced cost, and rules out matches above the limit."""
     for x in range(m):
         for y in range(m):
             value = bound + (cost[x, y] - u[x] - v[y])
@@ -271,13 +307,13 @@ def _rule_out(cost, u, v, m, bound, limit, columns, domain, out):
 
 @kernel
 def _probe(pair, tree, t, m, limit):
-    """Bound each match left by its own relaxation; returns how many there were."""
+    """Bounds each remaining match by a node bound of its own; returns how many there were."""
     spent = 0
     for x in range(m):
         for y in range(m):
             if tree.bound[x, y] < np.inf:
                 fix(pair, tree, t, x, y)
-                value = max(tree.bound[x, y], relax(pair, tree, t + 1, limit))
+                value = max(tree.bound[x, y], bound_node(pair, tree, t + 1, limit))
                 if value > limit:
                     value = np.inf
                     remove(tree.domain[t], x, tree.columns[t, y])
@@ -288,7 +324,7 @@ def _probe(pair, tree, t, m, limit):
 
 @kernel
 def _narrowest(bound, m):
-    """The row x, as x, or column y, as m + y, with the fewest matches left."""
+    """The row x (as x) or column y (as m + y) with the fewest candidates."""
     left = np.zeros(2 * m, np.int64)
     total = np.zeros(2 * m)
     for x in range(m):
@@ -308,10 +344,9 @@ def _narrowest(bound, m):
 
 @kernel
 def _list(choices, m, kind, vertices, root, child, child_bound):
-    """The matches of one row or column, one of each kind, by their bounds.
+    """Lists the matches of one row or column by their bounds, one for each symmetry class.
 
-    At the root a kind is represented by its least member or, where that one is ruled out, not at
-    all.
+    At the root a class is represented by its least member only, even if that is ruled out.
     """
     count = 0
     for z in range(m):
@@ -333,8 +368,8 @@ def _list(choices, m, kind, vertices, root, child, child_bound):
 
 @kernel
 def _descend(pair, tree, t, z):
-    """Match the chosen row or column of level t with position z, and use the symmetry of that."""
-    m = pair.a.shape[0] - t
+    """Matches the chosen row or column of level t with position z, and breaks symmetries."""
+    m = pair.label_a.size - t
     line = tree.branch[t]
     x, y = (line, z) if line < m else (z, line - m)
     fix(pair, tree, t, x, y)

@@ -1,4 +1,4 @@
-"""The Frobenius distance of two graphs, with the permutation that attains it and its proof."""
+"""The distance of two graphs, with the permutation that attains it and its proof."""
 
 from __future__ import annotations
 
@@ -8,21 +8,15 @@ from functools import cache
 from numbers import Real
 from threading import Event
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
+import networkx as nx
 import numpy as np
-import torch
 from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
 
-from softperm.distance.bounds import (
-    as_distance,
-    degree_bound,
-    faq,
-    read_pair,
-    round_up,
-    spectral_bound,
-)
+from softperm.data.graphs import as_graph
+from softperm.distance.bounds import adjacency_matrices, degree_bound, faq, spectral_bound
 from softperm.distance.branch_and_bound import (
     GLANCE,
     SMALL,
@@ -30,29 +24,34 @@ from softperm.distance.branch_and_bound import (
     advance,
     open_bound,
     plant,
+    round_down,
+    round_up,
     search_briefly,
+    value_above,
 )
+from softperm.distance.costs import EditCosts, Frobenius, Metric, Model
 from softperm.distance.local_search import cost_of, descend
-from softperm.distance.pairs import Pair, pack, pair_of, unpack
+from softperm.distance.pairs import Packed, Pair, pack, pair_of, unpack
 from softperm.distance.symmetry import with_orbits
 from softperm.pyg import Data
 
-EFFORT = 2_000_000  # relaxations times squared vertices, about a twentieth of a second
+EFFORT = 2_000_000  # node bounds times squared vertices, about a twentieth of a second
 LARGEST = 192  # vertices up to which there is a search; its memory grows with the cube
-POLISHED = 400  # vertices up to which an upper bound is descended; a sweep grows with the cube
+POLISHED = 400  # vertices up to which an upper bound is improved; a sweep grows with the cube
 
 
 @dataclass(frozen=True, eq=False)
-class FrobeniusResult:
-    """A distance and what is known about it.
+class DistanceResult:
+    """A distance and what is proven about it.
 
     Args:
-        distance: the least distance found; the distance itself where ``exact``.
+        distance: the least distance found; the distance itself if ``exact``.
         permutation: (N,) the permutation p that attains it: vertex i of the first graph is matched
-            with vertex p[i] of the second, so ``‖A1 − A2[p][:, p]‖_F == distance`` with both
-            matrices in single precision, as they were read, and zero-padded to N. Numbers past a
-            graph's own vertices are padding vertices.
-        lower_bound: a number the distance is proven not to fall below.
+            with vertex p[i] of the second. Numbers past a graph's own vertices are padding
+            vertices, which stand for deletion and insertion. For the Frobenius distance
+            ``‖A1 − A2[p][:, p]‖_F == distance`` with both matrices in single precision, as they
+            were read, and zero-padded to N.
+        lower_bound: a proven lower bound of the distance.
         exact: whether the distance is proven, that is ``lower_bound == distance``.
     """
 
@@ -63,8 +62,14 @@ class FrobeniusResult:
 
 
 def frobenius_distance(
-    g1: Any, g2: Any, *, labels: bool = False, time_limit: float | None = None
-) -> FrobeniusResult:
+    g1: Any,
+    g2: Any,
+    *,
+    labels: bool = False,
+    edge_labels: bool = False,
+    at_most: float | int | None = None,
+    time_limit: float | None = None,
+) -> DistanceResult:
     r"""The Frobenius distance (Equation 1 of the paper), by branch and bound.
 
     .. math:: d(G_1, G_2) = \min_{P \in \Pi} \| A_1 - P A_2 P^\top \|_F
@@ -76,7 +81,9 @@ def frobenius_distance(
 
     With ``labels`` a vertex is matched with a vertex of equal label or with a padding vertex, which
     stands for its deletion. Both graphs are then padded to the least size at which that is
-    possible: for each label the larger of its two counts, summed over labels.
+    possible: for each label the larger of its two counts, summed over labels. With ``edge_labels``
+    the squared distance is the sum of the squared distances of the adjacency matrices of all edge
+    labels, so an edge that is matched with one of another label counts as two.
 
     The distance is a metric (up to isolated vertices) on graphs of non-negative weights, and on
     graphs of any weights and one size.
@@ -85,7 +92,10 @@ def frobenius_distance(
         g1: a graph in any form that :func:`softperm.data.graphs.as_graph` accepts.
         g2: another.
         labels: whether only vertices of equal label may be matched.
-        time_limit: seconds after which the best so far is returned with the interval it lies in;
+        edge_labels: whether edges of different label disagree.
+        at_most: the search stops as soon as the distance is proven to exceed this number; the
+            result is then not exact and its ``lower_bound`` is greater than ``at_most``.
+        time_limit: seconds after which the best permutation so far is returned with a lower bound;
             no limit by default. The first bounds are computed in any case, and graphs of more than
             192 vertices get these bounds alone.
 
@@ -98,128 +108,226 @@ def frobenius_distance(
     >>> round(result.distance**2), result.exact
     (2, True)
     """
-    check_time_limit(time_limit)
-    return solve(read_pair(g1, g2, labels=labels), time_limit)
+    return _distance(g1, g2, Frobenius(labels, edge_labels), at_most, time_limit)
+
+
+def edit_distance(
+    g1: Any,
+    g2: Any,
+    *,
+    costs: EditCosts | None = None,
+    at_most: float | int | None = None,
+    time_limit: float | None = None,
+) -> DistanceResult:
+    """The graph edit distance, by the same branch and bound.
+
+    Labels of vertices and edges are compared if the graphs have them; a substitution that costs
+    nothing ignores them. Weights are compared by the absolute value of their difference.
+
+    Args:
+        g1: a graph in any form that :func:`softperm.data.graphs.as_graph` accepts.
+        g2: another.
+        costs: the costs of edits; 1 each by default. :meth:`EditCosts.edges` counts the edges
+            outside the maximum common edge subgraph.
+        at_most: as for :func:`frobenius_distance`.
+        time_limit: as for :func:`frobenius_distance`.
+
+    Returns:
+        The distance, a permutation that attains it, a lower bound, and whether it is proven.
+
+    >>> import networkx as nx
+    >>> edit_distance(nx.cycle_graph(4), nx.path_graph(5)).distance  # one vertex, two edges
+    3.0
+    """
+    return _distance(g1, g2, costs or EditCosts(), at_most, time_limit)
 
 
 def check_time_limit(time_limit: float | None) -> None:
-    """Raise unless the time limit is None or a number of seconds."""
+    """Raises ValueError unless the time limit is None or a number of seconds."""
     if time_limit is not None and not (isinstance(time_limit, Real) and time_limit >= 0):
         raise ValueError(
             f"time_limit is {time_limit}; expected seconds, zero or more, or None for no limit"
         )
 
 
-def solve(pair: Pair, time_limit: float | None, stop: Event | None = None) -> FrobeniusResult:
-    """The distance of a pair: a short search first, and the whole apparatus if that is not enough.
+def _distance(
+    g1: Any, g2: Any, metric: Metric, at_most: float | int | None, time_limit: float | None
+) -> DistanceResult:
+    check_time_limit(time_limit)
+    if at_most is not None and not (isinstance(at_most, Real) and at_most >= 0):
+        raise ValueError(f"at_most is {at_most}; expected a distance, zero or more, or None")
+    packed, model = read(g1, g2, metric)
+    shift = surplus(model, packed, 0, packed, 1)
+    limit = np.inf if at_most is None else metric.cost(float(at_most)) - shift + 1e-9
+    solution = solve(pair_of(model, packed, 0, packed, 1), time_limit, limit=limit)
+    return as_result(solution, metric, shift)
+
+
+def read(g1: Any, g2: Any, metric: Metric) -> tuple[Packed, Model]:
+    """Two users' graphs, which errors call graph 0 and graph 1, and the costs."""
+    graphs = [as_graph(g1, 0), as_graph(g2, 1)]
+    codes = metric.codes(graphs)
+    packed = pack(graphs, codes)
+    return packed, metric.model(codes)
+
+
+def surplus(model: Model, packed_a: Packed, first: int, packed_b: Packed, second: int) -> float:
+    """The constant cost of a pair if insertion and deletion have different costs."""
+    if not model.surplus.any():
+        return 0.0
+    sizes, weights = [], []
+    for packed, g in ((packed_a, first), (packed_b, second)):
+        sizes.append(packed.ptr[g + 1] - packed.ptr[g])
+        kinds = packed.kind[packed.edge_ptr[g] : packed.edge_ptr[g + 1]]
+        weights.append(np.abs(model.value[kinds]).sum())
+    return float(model.surplus @ [sizes[0] - sizes[1], weights[0] - weights[1]])
+
+
+class Solution(NamedTuple):
+    """A permutation, its cost, and a lower bound of all costs; ``exact`` if the two meet."""
+
+    permutation: Int[np.ndarray, " N"]
+    cost: float
+    lower: float
+    exact: bool
+
+
+def as_result(solution: Solution, metric: Metric, shift: float = 0.0) -> DistanceResult:
+    """A solution in terms of distances."""
+    distance = metric.distance(solution.cost + shift)
+    lower = distance if solution.exact else metric.distance(solution.lower + shift)
+    return DistanceResult(distance, solution.permutation, lower, solution.exact)
+
+
+def solve(
+    pair: Pair, time_limit: float | None, stop: Event | None = None, limit: float = np.inf
+) -> Solution:
+    """The least cost of a pair: a short search first, then a long one if that is not enough.
 
     Args:
         pair: the two graphs.
         time_limit: seconds, or None.
         stop: ends the search early when another thread sets it.
+        limit: the search stops when the cost is proven to exceed this number.
     """
-    n = pair.a.shape[0]
+    n = pair.label_a.size
     if n > LARGEST:
         return _estimate(pair)
-    _compile()
+    compile_search()
     deadline = np.inf if time_limit is None else perf_counter() + time_limit
 
     def over() -> bool:
         return perf_counter() >= deadline or (stop is not None and stop.is_set())
 
-    tree, lower, exhausted = search_briefly(pair, GLANCE, EFFORT)
-    if exhausted:
-        return _result(pair, tree.best, tree.value[0])
-    return _search_long(pair, tree, max(lower, spectral_bound(pair)), over)
+    tree, lower, complete = search_briefly(pair, limit, GLANCE, EFFORT)
+    allowed = round_down(pair, limit)
+    improved = tree.value[0] < value_above(pair, allowed)
+    if complete and not improved and limit < np.inf:
+        lower = max(lower, allowed + (pair.model.step or pair.gap))
+        return _solution(pair, _any_permutation(pair), lower)
+    best = tree.best.copy() if improved else _any_permutation(pair)
+    if complete:
+        return _solution(pair, best, float(tree.value[0]))
+    lower = max(lower, spectral_bound(pair), open_bound(tree))
+    return _search_long(pair, best, lower, limit, over)
 
 
-def _search_long(pair: Pair, tree: Tree, lower: float, over: Callable[[], bool]) -> FrobeniusResult:
-    """Begin anew with FAQ's upper bound and both graphs' orbits, and raise the lower bound to it.
+def _any_permutation(pair: Pair) -> Int[np.ndarray, " N"]:
+    """A permutation that is allowed, cheap by its vertices' degrees, and locally optimal."""
+    weights = [np.abs(pair.model.value)[kind].sum(axis=1) for kind in (pair.kind_a, pair.kind_b)]
+    cost = np.abs(weights[0][:, None] - weights[1])
+    if pair.vertex.size:
+        cost = cost + pair.vertex
+    cost[~unpack(pair.allowed)] = 2 * (cost.sum() + 1)
+    permutation = linear_sum_assignment(cost)[1].astype(np.int64)
+    if permutation.size <= POLISHED:
+        descend(pair, permutation)
+    return permutation
 
-    Each round asks for permutations up to a target only, which is a much shorter search than the
-    one for anything better than the best; a round that finds none has proven a lower bound. The
+
+def _search_long(
+    pair: Pair,
+    best: Int[np.ndarray, " N"],
+    lower: float,
+    limit: float,
+    over: Callable[[], bool],
+) -> Solution:
+    """Improves the upper bound by FAQ, finds orbits, then raises the lower bound round by round.
+
+    Each round searches for permutations up to a target cost only, which is much shorter than the
+    search for anything better than the best. A round that finds none has proven a lower bound. The
     last round is the full proof, and takes as long as all others together or longer.
     """
-    best, value = tree.best.copy(), float(tree.value[0])
-    lower = round_up(pair, max(lower, open_bound(tree)))
-    if unpack(pair.allowed).all():
+    value = float(cost_of(pair, best))
+    lower = round_up(pair, lower)
+    matrices = adjacency_matrices(pair)
+    if matrices is not None and unpack(pair.allowed).all() and limit == np.inf:
         rng = np.random.default_rng(0)
         for attempt in range(8):
             if not over() and lower <= value - pair.gap:
-                found, p = faq(pair, rng, randomly=attempt > 0)
+                found, permutation = faq(pair, matrices, rng, randomly=attempt > 0)
                 if found < value:
-                    best, value = p, found
+                    best, value = permutation, found
     small = best.size <= SMALL
     if small and not over():
         pair = with_orbits(pair, over)
-    floor, span = lower, value - lower
+    floor, span = lower, min(value, limit) - lower
     for part in (0, 1 / 32, 1 / 16, *np.arange(1, 9) / 8):
-        target = _target(pair, floor + span * part, value)
-        if lower <= min(target, value - pair.gap) and not over():
+        target = _target(pair, floor + span * part, min(value, limit + pair.gap))
+        if lower <= min(target, value - pair.gap, limit) and not over():
             tree = plant(pair)
             tree.probed[0] = 3 if small else 0
             raised, found = _raise(pair, tree, target, over)
             lower = max(lower, raised)
             if found < value:
                 best, value = tree.best.copy(), found
-    return _result(pair, best, lower)
+    return _solution(pair, best, lower)
 
 
 def _target(pair: Pair, cost: float, value: float) -> float:
-    """The cost to search up to: about the given one, but not so much as the best."""
-    if not pair.whole:
+    """The cost to search up to: about the given one, but below the value to improve on."""
+    step = pair.model.step
+    if step == 0.0:
         return min(cost, value - pair.gap / 2)
-    return min(cost - (cost - value) % 2, value - 2)
+    return min(round_down(pair, cost), round_up(pair, value) - step)
 
 
 def _raise(pair: Pair, tree: Tree, target: float, over: Callable[[], bool]) -> tuple[float, float]:
-    """Search for permutations that cost no more than the target.
+    """Searches for permutations that cost no more than the target.
 
     Returns:
         A lower bound of the optimum, and the least cost found, infinite if there is none.
     """
-    tree.value[0] = target + pair.gap + (2**-5 if pair.whole else 0.0)
+    tree.value[0] = value_above(pair, target)
     pretended = tree.value[0]
-    exhausted = False
-    while not exhausted and not over():
-        exhausted = advance(pair, tree, EFFORT // pair.a.shape[0] ** 2)
+    complete = False
+    while not complete and not over():
+        complete = advance(pair, tree, EFFORT // pair.label_a.size**2)
     found = float(tree.value[0]) if tree.value[0] < pretended else np.inf
-    if exhausted and np.isinf(found):
-        return target + (2 if pair.whole else 0), found
+    if complete and np.isinf(found):
+        return target + pair.model.step, found
     return round_up(pair, min(open_bound(tree), found, target)), found
 
 
-def _estimate(pair: Pair) -> FrobeniusResult:
+def _estimate(pair: Pair) -> Solution:
     """The bounds of graphs that are too large to search."""
-    degrees = [matrix.sum(axis=1) for matrix in (pair.a, pair.b)]
-    n = pair.a.shape[0]
-    forbidden = ~unpack(pair.allowed)
-    cost = np.abs(degrees[0][:, None] - degrees[1])
-    cost[forbidden] = 2 * n * (cost.max() + 1)
-    best = linear_sum_assignment(cost)[1].astype(np.int64)
-    value = cost_of(pair, best)
-    if n <= POLISHED:
-        value = descend(pair, best)
-        if not forbidden.any():
-            found, p = faq(pair, np.random.default_rng(0), randomly=False)
-            best = p if found < value else best
-    return _result(pair, best, max(spectral_bound(pair), degree_bound(pair)))
+    best = _any_permutation(pair)
+    matrices = adjacency_matrices(pair)
+    if best.size <= POLISHED and matrices is not None and unpack(pair.allowed).all():
+        found, permutation = faq(pair, matrices, np.random.default_rng(0), randomly=False)
+        best = permutation if found < cost_of(pair, best) else best
+    return _solution(pair, best, max(spectral_bound(pair), degree_bound(pair)))
 
 
-def _result(pair: Pair, permutation: np.ndarray, lower: float) -> FrobeniusResult:
-    """The result of a permutation and a lower bound of the cost, which prove each other or not."""
-    value = cost_of(pair, permutation)
-    lower = round_up(pair, lower)
-    exact = bool(lower > value - pair.gap)
-    distance = as_distance(value)
-    return FrobeniusResult(
-        distance, permutation.copy(), distance if exact else as_distance(lower), exact
-    )
+def _solution(pair: Pair, permutation: Int[np.ndarray, " N"], lower: float) -> Solution:
+    """The solution of a permutation and a lower bound of the cost."""
+    cost = float(cost_of(pair, permutation))
+    lower = float(round_up(pair, lower))
+    return Solution(permutation.copy(), cost, lower, bool(lower > cost - pair.gap))
 
 
 @cache
-def _compile() -> None:
-    """Compile the search before the clock runs."""
-    vertex = Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=1)
-    pair = pair_of(pack([vertex, vertex], labels=False), 0, 1)
-    search_briefly(pair, 1, 0)
+def compile_search() -> None:
+    """Compiles the search, so that no time limit counts the compilation."""
+    packed, model = read(nx.path_graph(2), nx.path_graph(2), Frobenius())
+    search_briefly(pair_of(model, packed, 0, packed, 1), np.inf, 1, 0)

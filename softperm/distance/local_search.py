@@ -1,28 +1,29 @@
-"""Local search: exchange two images while that makes the permutation cheaper."""
+"""Local search: exchange two images as long as that makes the permutation cheaper."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from softperm.distance.pairs import contains
+from softperm.distance.pairs import contains, edge_cost
 from softperm.jit import kernel
 
 
 @kernel
 def cost_of(pair, p):
-    """Cost of a permutation, half its squared distance: ``Σ_{i<k} (a[i,k] − b[p[i],p[k]])²``."""
+    """Cost of a permutation; see :class:`softperm.distance.pairs.Pair`."""
     total = 0.0
     for i in range(p.size):
+        if pair.vertex.shape[0] > 0:
+            total += pair.vertex[i, p[i]]
         for k in range(i):
-            difference = pair.a[i, k] - pair.b[p[i], p[k]]
-            total += difference * difference
+            total += edge_cost(pair.model, pair.kind_a[i, k], pair.kind_b[p[i], p[k]])
     return total
 
 
 @kernel
 def descend(pair, p):
-    """Exchange images in place until no exchange of two helps; returns the cost."""
-    a, b = pair.a, pair.b
+    """Exchanges images in place until no exchange of two helps; returns the cost."""
+    model, kind_a, kind_b = pair.model, pair.kind_a, pair.kind_b
     threshold = 1e-12 + 1e-6 * pair.gap
     improved = True
     while improved:
@@ -30,12 +31,20 @@ def descend(pair, p):
         for i in range(p.size):
             for k in range(i):
                 x, y = p[i], p[k]
+                if not (contains(pair.allowed, i, y) and contains(pair.allowed, k, x)):
+                    continue
                 gain = 0.0
+                if pair.vertex.shape[0] > 0:
+                    gain = pair.vertex[i, x] + pair.vertex[k, y]
+                    gain -= pair.vertex[i, y] + pair.vertex[k, x]
                 for t in range(p.size):
-                    if t != i and t != k:
-                        gain += 2.0 * (a[i, t] - a[k, t]) * (b[y, p[t]] - b[x, p[t]])
-                allowed = contains(pair.allowed, i, y) and contains(pair.allowed, k, x)
-                if allowed and gain > threshold:
+                    e, f = kind_a[i, t], kind_a[k, t]
+                    if e != f and t != i and t != k:
+                        g, h = kind_b[x, p[t]], kind_b[y, p[t]]
+                        if g != h:
+                            gain += edge_cost(model, e, g) + edge_cost(model, f, h)
+                            gain -= edge_cost(model, e, h) + edge_cost(model, f, g)
+                if gain > threshold:
                     p[i], p[k] = y, x
                     improved = True
     return cost_of(pair, p)
@@ -43,7 +52,7 @@ def descend(pair, p):
 
 @kernel
 def shake(pair, p, state):
-    """Exchange images at random in place wherever that is allowed; returns the next state."""
+    """Exchanges images at random in place where that is allowed; returns the next state."""
     n = p.size
     for i in range(n - 1, 0, -1):
         state ^= state << np.uint64(13)
@@ -57,14 +66,14 @@ def shake(pair, p, state):
 
 @kernel
 def improve(pair, best, value, bound, restarts):
-    """Restart the descent from shaken copies of ``best``; returns the cost of the best, in place.
+    """Restarts the descent from shaken copies of ``best``; returns the least cost.
 
     Args:
         pair: the two graphs.
         best: (N,) an allowed permutation; overwritten by a cheaper one.
-        value: the cost of ``best``, or infinity to have it descended and counted.
-        bound: a lower bound; the search ends where it is met.
-        restarts: how many shaken copies to descend from.
+        value: the cost of ``best``, or infinity if it is not known.
+        bound: a lower bound of the cost, at which the search ends.
+        restarts: number of shaken copies.
     """
     state = np.uint64(88172645463325252)
     trial = best.copy()

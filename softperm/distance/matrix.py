@@ -20,7 +20,8 @@ from jaxtyping import Bool, Float, Int
 
 from softperm.data.graphs import as_graphs
 from softperm.distance.branch_and_bound import GLANCE, search_briefly
-from softperm.distance.exact import EFFORT, LARGEST, check_time_limit, solve
+from softperm.distance.costs import Frobenius, Model
+from softperm.distance.exact import EFFORT, LARGEST, as_result, check_time_limit, solve
 from softperm.distance.pairs import Packed, pack, pair_of
 from softperm.distance.symmetry import representatives
 from softperm.files import write_atomically
@@ -52,6 +53,7 @@ def frobenius_matrix(
     graphs: Iterable[Any],
     *,
     labels: bool = False,
+    edge_labels: bool = False,
     time_limit: float | None = None,
     workers: int | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -62,6 +64,7 @@ def frobenius_matrix(
     Args:
         graphs: the graphs, all of one kind.
         labels: whether only vertices of equal label may be matched.
+        edge_labels: whether edges of different label disagree.
         time_limit: seconds for each pair. A pair that needs more gets the least distance found;
             :func:`frobenius_intervals` tells which pairs these are.
         workers: number of threads; the number of cores by default, and at most.
@@ -82,6 +85,7 @@ def frobenius_matrix(
     return frobenius_intervals(
         graphs,
         labels=labels,
+        edge_labels=edge_labels,
         time_limit=time_limit,
         workers=workers,
         checkpoint=checkpoint,
@@ -93,6 +97,7 @@ def frobenius_intervals(
     graphs: Iterable[Any],
     *,
     labels: bool = False,
+    edge_labels: bool = False,
     time_limit: float | None = None,
     workers: int | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -103,6 +108,7 @@ def frobenius_intervals(
     Args:
         graphs: the graphs, all of one kind.
         labels: as for :func:`frobenius_matrix`.
+        edge_labels: as for :func:`frobenius_matrix`.
         time_limit: as for :func:`frobenius_matrix`.
         workers: as for :func:`frobenius_matrix`.
         checkpoint: as for :func:`frobenius_matrix`.
@@ -114,13 +120,16 @@ def frobenius_intervals(
     check_time_limit(time_limit)
     if workers is not None and workers < 1:
         raise ValueError(f"workers is {workers}; expected at least 1, or None for all cores")
-    packed = pack(as_graphs(graphs), labels=labels)
-    unique, copy_of = np.unique(representatives(packed), return_inverse=True)  # (U,), (B,)
+    metric, listed = Frobenius(labels, edge_labels), as_graphs(graphs)
+    codes = metric.codes(listed)
+    packed = pack(listed, codes)
+    model = metric.model(codes)
+    unique, copy_of = np.unique(representatives(model, packed), return_inverse=True)  # (U,), (B,)
     first, second = (unique[side] for side in np.triu_indices(unique.size, k=1))  # (K,) each
     path = None if checkpoint is None else Path(checkpoint)
-    digest = fingerprint(packed)
+    digest = fingerprint(model, packed)
     table = PairTable.empty(first.size) if path is None else load(path, first.size, digest)
-    run = _Run(packed, first, second, table, time_limit, workers or cores())
+    run = _Run(metric, model, packed, first, second, table, time_limit, workers or cores())
     missing = bool(table.missing(time_limit).any())
     bars: AbstractContextManager[Report]
     bars = progress_bars(progress) if isinstance(progress, bool) else nullcontext(progress)
@@ -169,10 +178,10 @@ class PairTable:
         return ~self.exact & ~(self.limit >= seconds)
 
 
-def fingerprint(packed: Packed) -> str:
+def fingerprint(model: Model, packed: Packed) -> str:
     """A digest of the graphs, in their order, with all that the distances depend on."""
-    digest = hashlib.sha256(b"softperm pairs 1")
-    for array in packed:
+    digest = hashlib.sha256(b"softperm pairs 2")
+    for array in (model.value, model.table, *packed):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
@@ -227,6 +236,8 @@ def load(path: Path, pairs: int, digest: str) -> PairTable:
 class _Run:
     """The pairs to compute and the table that receives their distances."""
 
+    metric: Frobenius
+    model: Model
     packed: Packed
     first: Int[np.ndarray, " K"]
     second: Int[np.ndarray, " K"]
@@ -240,12 +251,13 @@ class _Run:
         The two stages are two activities, so that the time left is estimated from pairs of the same
         kind. Yields whenever pairs have finished, and at least once a second.
         """
-        sizes = np.maximum(self.packed.size[self.first], self.packed.size[self.second])
+        sizes = np.diff(self.packed.ptr)
+        sizes = np.maximum(sizes[self.first], sizes[self.second])
         missing = np.flatnonzero(self.table.missing(self.time_limit))
         missing = missing[np.argsort(sizes[missing], kind="stable")]  # long searches last
         if not missing.size:
             return
-        solve_pairs(self.packed, missing[:0], missing[:0], 0, 0, 0, np.empty(0), np.empty(0, bool))
+        self._search_briefly(missing[:0], Event())  # compiles
         task = np.cumsum(np.maximum(sizes[missing], 1) ** 2) // TASK_WORK
         tasks = np.split(missing, np.flatnonzero(np.diff(task)) + 1)
         done, total, unsolved = self.first.size - missing.size, self.first.size, []
@@ -293,15 +305,15 @@ class _Run:
         cost = np.zeros(pairs.size)
         solved = np.zeros(pairs.size, dtype=bool)
         first, second = self.first[pairs], self.second[pairs]
-        solve_pairs(self.packed, first, second, LARGEST, GLANCE, EFFORT, cost, solved)
+        solve_pairs(self.model, self.packed, first, second, LARGEST, GLANCE, EFFORT, cost, solved)
         distance = np.sqrt(2 * cost[solved])
         self._write(pairs[solved], distance, distance, np.ones(distance.size, dtype=bool))
         return pairs[~solved]
 
     def _search_long(self, pair: np.int64, stop: Event) -> None:
         """Searches one pair up to the time limit."""
-        both = pair_of(self.packed, self.first[pair], self.second[pair])
-        result = solve(both, self.time_limit, stop)
+        both = pair_of(self.model, self.packed, self.first[pair], self.packed, self.second[pair])
+        result = as_result(solve(both, self.time_limit, stop), self.metric)
         if not stop.is_set():
             distance, lower = np.array([result.distance]), np.array([result.lower_bound])
             self._write(np.array([pair]), distance, lower, np.array([result.exact]))
@@ -323,6 +335,7 @@ class _Run:
 
 @kernel
 def solve_pairs(
+    model: Model,
     packed: Packed,
     first: Int[np.ndarray, " K"],
     second: Int[np.ndarray, " K"],
@@ -335,6 +348,7 @@ def solve_pairs(
     """Searches each pair briefly; this solves nearly all small pairs.
 
     Args:
+        model: the costs.
         packed: the graphs.
         first: index of the first graph of each pair.
         second: index of the second graph of each pair.
@@ -345,10 +359,10 @@ def solve_pairs(
         solved: whether the search is complete; written.
     """
     for k in range(first.size):
-        pair = pair_of(packed, first[k], second[k])
+        pair = pair_of(model, packed, first[k], packed, second[k])
         solved[k] = False
-        if pair.a.shape[0] <= largest:
-            tree, _, solved[k] = search_briefly(pair, glance, effort)
+        if pair.label_a.size <= largest:
+            tree, _, solved[k] = search_briefly(pair, np.inf, glance, effort)
             cost[k] = tree.value[0]
 
 

@@ -1,8 +1,9 @@
-"""Graphs as the solver reads them: dense matrices, bit sets, and padded pairs of graphs."""
+"""Graphs as the search reads them: ragged arrays, bit sets, and padded pairs of graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple, no_type_check
 
 import numpy as np
@@ -10,11 +11,371 @@ from jaxtyping import Bool, Float, Int, UInt64
 from numba import types
 from numba.extending import intrinsic
 
+from softperm.distance.costs import Codes, Model
 from softperm.errors import GraphError
 from softperm.jit import kernel
 from softperm.pyg import Data
 
-PADDING = -1  # label of a padding vertex, which may be matched with any label
+PADDING = -1  # label of a padding vertex: its match is deleted or inserted
+
+
+class Packed(NamedTuple):
+    """B graphs laid end to end.
+
+    Args:
+        ptr: (B + 1,) where each graph's vertices begin.
+        edge_ptr: (B + 1,) where each graph's edges begin; an undirected edge is listed once.
+        label: (V,) label code of each vertex; 0 for all if labels are not compared.
+        ends: (E, 2) the two vertices of each edge, numbered within their graph.
+        kind: (E,) kind of each edge, 1 or more; see :class:`softperm.distance.costs.Model`.
+    """
+
+    ptr: Int[np.ndarray, " B1"]
+    edge_ptr: Int[np.ndarray, " B1"]
+    label: Int[np.ndarray, " V"]
+    ends: Int[np.ndarray, "E 2"]
+    kind: Int[np.ndarray, " E"]
+
+
+def pack(graphs: Sequence[Data], codes: Codes) -> Packed:
+    """Lays canonical graphs end to end; new labels and kinds of edges get new codes."""
+    sizes = np.array([graph.num_nodes or 0 for graph in graphs], dtype=np.int64)
+    listed = np.array([graph.edge_index.shape[1] for graph in graphs], dtype=np.int64)
+    none = np.zeros((2, 0), np.int64)
+    u, v = np.concatenate([none, *(graph.edge_index.numpy() for graph in graphs)], axis=1)
+    once = np.flatnonzero(u < v)  # canonical graphs list both directions of every edge
+    edges = np.bincount(np.repeat(np.arange(len(graphs)), listed)[once], minlength=len(graphs))
+    return Packed(
+        ptr=np.append(0, np.cumsum(sizes)),
+        edge_ptr=np.append(0, np.cumsum(edges)),
+        label=_label_codes(graphs, sizes, codes),
+        ends=np.stack([u[once], v[once]], axis=1),
+        kind=_kind_codes(graphs, listed, codes)[once],
+    )
+
+
+def _label_codes(
+    graphs: Sequence[Data], sizes: Int[np.ndarray, " B"], codes: Codes
+) -> Int[np.ndarray, " V"]:
+    if not codes.labels:
+        return np.zeros(sizes.sum(), np.int64)
+    names = chain.from_iterable(
+        _names(graph.get("label"), i, "vertex", "labels=False")
+        for i, graph in enumerate(graphs)
+        if sizes[i]
+    )
+    known = codes.vertex
+    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+
+
+def _kind_codes(
+    graphs: Sequence[Data], listed: Int[np.ndarray, " B"], codes: Codes
+) -> Int[np.ndarray, " _"]:
+    """Kinds of all directed edges."""
+    with_edges = [i for i, count in enumerate(listed) if count]
+    weighted = any(graphs[i].get("edge_weight") is not None for i in with_edges)
+    known = codes.edge
+    if not codes.edge_labels and not weighted:
+        return np.full(listed.sum(), known.setdefault((None, 1.0), len(known)) if with_edges else 0)
+    kinds = []
+    for i in with_edges:
+        weight = graphs[i].get("edge_weight")
+        weights = [1.0] * int(listed[i]) if weight is None else weight.double().tolist()
+        names: list = [None] * len(weights)
+        if codes.edge_labels:
+            names = _names(graphs[i].get("edge_label"), i, "edge", "edge_labels=False")
+        kinds += [known.setdefault(kind, len(known)) for kind in zip(names, weights, strict=True)]
+    return np.array(kinds, dtype=np.int64)
+
+
+def _names(labels: object, index: int, of: str, option: str) -> list:
+    """Labels as values that can be compared: numbers, strings or tuples."""
+    if labels is None:
+        raise GraphError(index, f"it has no {of} labels to compare; add them, or use {option}")
+    if isinstance(labels, list):
+        return labels
+    values = labels.tolist()  # type: ignore[attr-defined]
+    return [tuple(entry) if isinstance(entry, list) else entry for entry in values]
+
+
+def adjacency(graph: Data) -> Float[np.ndarray, "N N"]:
+    """The dense adjacency matrix of a canonical graph, in double precision."""
+    n = graph.num_nodes or 0
+    matrix = np.zeros((n, n))
+    weight = graph.get("edge_weight")
+    row, column = graph.edge_index.numpy()
+    matrix[row, column] = 1.0 if weight is None else weight.numpy()
+    return matrix
+
+
+class Pair(NamedTuple):
+    """Two graphs padded to one size N; the vertices of the first are rows, of the second columns.
+
+    The cost of a permutation p is ``Σ_i vertex[i, p[i]] + Σ_{i<k} cost(kind_a[i, k],
+    kind_b[p[i], p[k]])``. W is the number of 64-bit words that hold a set of N vertices. A group
+    is a channel together with a label of the neighbour; if vertices of different label can be
+    matched, it is the channel alone.
+
+    Args:
+        model: the costs.
+        kind_a: (N, N) kinds of the edges of the first graph.
+        kind_b: (N, N) kinds of the edges of the second graph.
+        label_a: (N,) labels of the rows; ``PADDING`` for padding vertices that differ from others.
+        label_b: (N,) labels of the columns.
+        vertex: (N, N) cost of matching a row with a column; (0, 0) if that is free.
+        allowed: (N, W) bit sets of the columns each row may be matched with.
+        twin_a: (N,) class of each row; exchanging rows of one class never changes the cost.
+        twin_b: (N,) class of each column, numbered by its least member.
+        orbit_a: (N,) orbit of each row under automorphisms, numbered by its least member; the
+            twin classes if the orbits are not known.
+        orbit_b: (N,) the same of each column.
+        near_a: (G, N, W) bit sets of the neighbours of each row in each group.
+        near_b: (G, N, W) the same of each column.
+        price: (G,) price of each group's channel.
+        order_a: (N, N) columns of each row of the first graph by weight; (0, 0) with channels.
+        order_b: the same of the second graph.
+        dense: whether non-neighbours are scarce enough to help the bound.
+        offset: the cost of matching nothing at all; other costs differ by multiples of the step.
+        gap: a better permutation is better by more than this.
+    """
+
+    model: Model
+    kind_a: np.ndarray
+    kind_b: np.ndarray
+    label_a: np.ndarray
+    label_b: np.ndarray
+    vertex: np.ndarray
+    allowed: np.ndarray
+    twin_a: np.ndarray
+    twin_b: np.ndarray
+    orbit_a: np.ndarray
+    orbit_b: np.ndarray
+    near_a: np.ndarray
+    near_b: np.ndarray
+    price: np.ndarray
+    order_a: np.ndarray
+    order_b: np.ndarray
+    dense: bool
+    offset: float
+    gap: float
+
+
+@kernel
+def pair_of(model, packed_a, first, packed_b, second):
+    """The pair of a graph of one packed collection and a graph of another, with equal codes."""
+    label_a = packed_a.label[packed_a.ptr[first] : packed_a.ptr[first + 1]].astype(np.int64)
+    label_b = packed_b.label[packed_b.ptr[second] : packed_b.ptr[second + 1]].astype(np.int64)
+    labels = _renumber(label_a, label_b)
+    n = _common_size(model, label_a, label_b, labels)
+    distinct = not model.strict or model.vertex > 0.0 or labels > 1
+    full_a = _pad_labels(label_a, n, distinct)
+    full_b = _pad_labels(label_b, n, distinct)
+    kind_a = _kinds(packed_a, first, n)
+    kind_b = _kinds(packed_b, second, n)
+    return make_pair(model, kind_a, full_a, kind_b, full_b, labels)
+
+
+@kernel
+def make_pair(model, kind_a, label_a, kind_b, label_b, labels):
+    """Prepares two graphs of one size for the search; ``labels`` is the number of labels."""
+    n = label_a.size
+    twin_a = _twins(kind_a, label_a)
+    twin_b = _twins(kind_b, label_b)
+    sorted_rows = 0 if model.price.size else n
+    groups = labels if model.strict else 1
+    near_a = _neighbours(model, kind_a, label_a, groups)
+    near_b = _neighbours(model, kind_b, label_b, groups)
+    price = np.repeat(model.price, groups)
+    offset, edges = _offset(model, kind_a, label_a, kind_b, label_b)
+    dense = price.size == 1 and edges > 0.3 * n * (n - 1)
+    gap = model.step * (1.0 - 2.0**-5)
+    if model.step == 0.0 or offset > 2.0**48:
+        gap = 1e-9 * offset + 1e-12
+    return Pair(
+        model=model,
+        kind_a=kind_a,
+        kind_b=kind_b,
+        label_a=label_a,
+        label_b=label_b,
+        vertex=_vertex_costs(model, label_a, label_b),
+        allowed=_allowed(model, label_a, label_b),
+        twin_a=twin_a,
+        twin_b=twin_b,
+        orbit_a=twin_a,
+        orbit_b=twin_b,
+        near_a=near_a,
+        near_b=near_b,
+        price=price,
+        order_a=_by_weight(model, kind_a, sorted_rows),
+        order_b=_by_weight(model, kind_b, sorted_rows),
+        dense=dense,
+        offset=offset,
+        gap=gap,
+    )
+
+
+@kernel
+def edge_cost(model, e, f):
+    """Cost of matching a pair of vertices of kind e with a pair of kind f."""
+    if model.table.shape[0] > 0:
+        return model.table[e, f]
+    difference = abs(model.value[e] - model.value[f])
+    return difference * difference if model.power == 2 else difference
+
+
+@kernel
+def _renumber(label_a, label_b):
+    """Renumbers the labels of two graphs from 0 in place; returns how many there are."""
+    seen = np.empty(label_a.size + label_b.size, np.int64)
+    labels = 0
+    for label in (label_a, label_b):
+        for i in range(label.size):
+            code = 0
+            while code < labels and seen[code] != label[i]:
+                code += 1
+            if code == labels:
+                seen[labels] = label[i]
+                labels += 1
+            label[i] = code
+    return max(labels, 1)
+
+
+@kernel
+def _common_size(model, label_a, label_b, labels):
+    """Number of vertices after padding.
+
+    If only equal labels match, that is the larger count of each label, summed. Otherwise it is the
+    larger graph's size if a substitution is never dearer than a deletion and an insertion.
+    """
+    if not model.strict:
+        if model.relabel <= 2.0 * model.vertex:
+            return max(label_a.size, label_b.size)
+        return label_a.size + label_b.size
+    count = np.zeros((2, labels), np.int64)
+    for label in label_a:
+        count[0, label] += 1
+    for label in label_b:
+        count[1, label] += 1
+    size = 0
+    for label in range(labels):
+        size += max(count[0, label], count[1, label])
+    return size
+
+
+@kernel
+def _pad_labels(label, n, distinct):
+    """The labels, then that of padding: an isolated vertex like any other unless ``distinct``."""
+    padded = np.empty(n, np.int64)
+    for i in range(n):
+        padded[i] = label[i] if i < label.size else (PADDING if distinct else 0)
+    return padded
+
+
+@kernel
+def _kinds(packed, graph, n):
+    """(n, n) kinds of the edges of one packed graph."""
+    kind = np.zeros((n, n), np.int64)
+    for k in range(packed.edge_ptr[graph], packed.edge_ptr[graph + 1]):
+        u, v = packed.ends[k, 0], packed.ends[k, 1]
+        kind[u, v] = kind[v, u] = packed.kind[k]
+    return kind
+
+
+@kernel
+def _offset(model, kind_a, label_a, kind_b, label_b):
+    """Cost of matching nothing, and the number of edges."""
+    offset = 0.0
+    edges = 0
+    for kind in (kind_a, kind_b):
+        for i in range(kind.shape[0]):
+            for k in range(i):
+                if kind[i, k] > 0:
+                    weight = abs(model.value[kind[i, k]])
+                    offset += weight * weight if model.power == 2 else weight
+                    edges += 1
+    for label in (label_a, label_b):
+        for i in range(label.size):
+            if label[i] != PADDING:
+                offset += model.vertex
+    return offset, edges
+
+
+@kernel
+def _vertex_costs(model, label_a, label_b):
+    """(N, N) cost of matching each row with each column; (0, 0) if there are no such costs."""
+    n = label_a.size
+    if model.vertex == 0.0 and (model.strict or model.relabel == 0.0):
+        return np.zeros((0, 0))
+    cost = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            if (label_a[i] == PADDING) != (label_b[j] == PADDING):
+                cost[i, j] = model.vertex
+            elif label_a[i] != label_b[j]:
+                cost[i, j] = model.relabel
+    return cost
+
+
+@kernel
+def _by_weight(model, kind, n):
+    """The columns of each of the first n rows, by ascending weight."""
+    order = np.empty((n, n), np.int64)
+    for i in range(n):
+        for j in range(n):
+            k = j
+            while k > 0 and model.value[kind[i, order[i, k - 1]]] > model.value[kind[i, j]]:
+                order[i, k] = order[i, k - 1]
+                k -= 1
+            order[i, k] = j
+    return order
+
+
+@kernel
+def _twins(kind, label):
+    """Class of each vertex: exchanging two vertices of one class leaves the graph unchanged."""
+    n = label.size
+    twin = np.arange(n)
+    for i in range(n):
+        for j in range(i):
+            if twin[j] != j or label[i] != label[j]:
+                continue
+            same = True
+            for k in range(n):
+                if kind[i, k] != kind[j, k] and k != i and k != j:
+                    same = False
+                    break
+            if same:
+                twin[i] = j
+                break
+    return twin
+
+
+@kernel
+def _neighbours(model, kind, label, groups):
+    """Bit sets of the neighbours of each vertex, for each channel and each label."""
+    n = label.size
+    near = np.zeros((model.price.size * groups, n, (n + 63) // 64), np.uint64)
+    for i in range(n):
+        for j in range(n):
+            if kind[i, j] > 0:
+                for c in range(model.price.size):
+                    if model.member[c, kind[i, j]]:
+                        group = c * groups + (label[j] if groups > 1 else 0)
+                        insert(near[group], i, j)
+    return near
+
+
+@kernel
+def _allowed(model, label_a, label_b):
+    """Bit sets of the columns that each row may be matched with."""
+    n = label_a.size
+    allowed = np.zeros((n, (n + 63) // 64), np.uint64)
+    for i in range(n):
+        for j in range(n):
+            equal = label_a[i] == label_b[j] or label_a[i] == PADDING or label_b[j] == PADDING
+            if equal or not model.strict:
+                insert(allowed, i, j)
+    return allowed
 
 
 @intrinsic
@@ -28,6 +389,17 @@ def count_bits(typing_context, word):
     return types.int64(types.uint64), generate
 
 
+@intrinsic
+@no_type_check
+def lowest_bit(typing_context, word):
+    """Position of the lowest one in a 64-bit word that is not zero."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
+
+    return types.int64(types.uint64), generate
+
+
 @kernel
 def contains(sets, i, j):
     """Whether set i holds vertex j."""
@@ -36,13 +408,13 @@ def contains(sets, i, j):
 
 @kernel
 def remove(sets, i, j):
-    """Take vertex j out of set i."""
+    """Removes vertex j from set i."""
     sets[i, j >> 6] &= ~(np.uint64(1) << np.uint64(j & 63))
 
 
 @kernel
 def insert(sets, i, j):
-    """Put vertex j into set i."""
+    """Adds vertex j to set i."""
     sets[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
 
 
@@ -50,249 +422,3 @@ def unpack(sets: UInt64[np.ndarray, "N W"]) -> Bool[np.ndarray, "N N"]:
     """N sets of N vertices as a matrix of truth values."""
     vertices = np.arange(len(sets), dtype=np.uint64)
     return (sets[:, vertices >> 6] >> (vertices & 63)) & 1 == 1
-
-
-class Packed(NamedTuple):
-    """The adjacency matrices and label codes of B graphs.
-
-    Args:
-        weight: all matrices, row by row and end to end.
-        label: codes of all vertices, end to end; 0 throughout when labels play no part.
-        size: (B,) number of vertices of each graph.
-        weight_ptr: (B + 1,) where each graph's matrix begins.
-        label_ptr: (B + 1,) where each graph's labels begin.
-    """
-
-    weight: Float[np.ndarray, " _"]
-    label: Int[np.ndarray, " V"]
-    size: Int[np.ndarray, " B"]
-    weight_ptr: Int[np.ndarray, " B1"]
-    label_ptr: Int[np.ndarray, " B1"]
-
-
-def pack(graphs: Sequence[Data], *, labels: bool) -> Packed:
-    """Lay canonical graphs end to end.
-
-    Args:
-        graphs: canonical graphs.
-        labels: whether vertex labels are read; one code stands for equal labels in all graphs.
-
-    Returns:
-        The packed graphs.
-    """
-    codes: dict[object, int] = {}
-    matrices = [adjacency(graph) for graph in graphs]
-    named = [_labels(graph, i) if labels else [0] * len(m) for i, (graph, m) in
-             enumerate(zip(graphs, matrices, strict=True))]  # fmt: skip
-    coded = [codes.setdefault(name, len(codes)) for names in named for name in names]
-    size = np.array([len(matrix) for matrix in matrices], dtype=np.int64)
-    return Packed(
-        weight=np.concatenate([matrix.ravel() for matrix in matrices]),
-        label=np.array(coded, dtype=np.int64),
-        size=size,
-        weight_ptr=np.append(0, np.cumsum(size**2)),
-        label_ptr=np.append(0, np.cumsum(size)),
-    )
-
-
-def adjacency(graph: Data) -> Float[np.ndarray, "N N"]:
-    """The dense adjacency matrix of a canonical graph, in double precision."""
-    assert graph.num_nodes is not None
-    matrix = np.zeros((graph.num_nodes, graph.num_nodes))
-    weight = graph.get("edge_weight")
-    row, column = graph.edge_index.numpy()
-    matrix[row, column] = 1.0 if weight is None else weight.numpy()
-    return matrix
-
-
-def _labels(graph: Data, index: int) -> list:
-    """The label of each vertex as something that can be compared: a number, a string, a tuple."""
-    label = graph.get("label")
-    if label is None:
-        raise GraphError(
-            index,
-            "it has no vertex labels to match; set its label, or compare without labels: "
-            "labels=False, or --no-labels",
-        )
-    listed = label if isinstance(label, list) else label.tolist()
-    return [tuple(entry) if isinstance(entry, list) else entry for entry in listed]
-
-
-@kernel
-def pair_of(packed: Packed, first: int, second: int) -> Pair:
-    """Two of the packed graphs as a pair."""
-    n, m = packed.size[first], packed.size[second]
-    a = packed.weight[packed.weight_ptr[first] : packed.weight_ptr[first + 1]]
-    b = packed.weight[packed.weight_ptr[second] : packed.weight_ptr[second + 1]]
-    label_a = packed.label[packed.label_ptr[first] : packed.label_ptr[first + 1]]
-    label_b = packed.label[packed.label_ptr[second] : packed.label_ptr[second + 1]]
-    return make_pair(a.reshape((n, n)), label_a, b.reshape((m, m)), label_b)
-
-
-class Pair(NamedTuple):
-    """Two adjacency matrices of one size N, and what the search may exploit in them.
-
-    The cost of a permutation p is ``Σ_{i<k} (a[i, k] − b[p[i], p[k]])²``, half the squared
-    Frobenius distance. W is the number of 64-bit words that hold a set of N vertices.
-
-    Args:
-        a: (N, N) adjacency of the first graph; its vertices are the rows of every assignment.
-        b: (N, N) adjacency of the second graph; its vertices are the columns.
-        allowed: (N, W) bit sets of the columns each row may be matched with.
-        twin_a: (N,) class of each row; rows of one class can be exchanged without any effect.
-        twin_b: (N,) class of each column, numbered by its least member.
-        orbit_a: (N,) orbit of each row under automorphisms, numbered by its least member; the
-            twin classes where the orbits are not known.
-        orbit_b: (N,) the same of each column.
-        near_a: (N, W) bit sets of the neighbours of each row.
-        near_b: (N, W) bit sets of the neighbours of each column.
-        order_a: (N, N) columns of each row of ``a`` by weight; (0, 0) when weights are 0 or 1.
-        order_b: the same of ``b``.
-        gap: least amount by which a better permutation is better.
-        whole: whether all weights are whole numbers; costs then differ by 2 at least.
-    """
-
-    a: np.ndarray
-    b: np.ndarray
-    allowed: np.ndarray
-    twin_a: np.ndarray
-    twin_b: np.ndarray
-    orbit_a: np.ndarray
-    orbit_b: np.ndarray
-    near_a: np.ndarray
-    near_b: np.ndarray
-    order_a: np.ndarray
-    order_b: np.ndarray
-    gap: float
-    whole: bool
-
-
-@kernel
-def _common_size(label_a, label_b):
-    """Vertices after padding, for each label the larger count; and the number of labels."""
-    kinds = 1
-    for label in label_a:
-        kinds = max(kinds, label + 1)
-    for label in label_b:
-        kinds = max(kinds, label + 1)
-    count = np.zeros((2, kinds), np.int64)
-    for label in label_a:
-        count[0, label] += 1
-    for label in label_b:
-        count[1, label] += 1
-    size = 0
-    for kind in range(kinds):
-        size += max(count[0, kind], count[1, kind])
-    return size, kinds
-
-
-@kernel
-def make_pair(a, label_a, b, label_b):
-    """Pad two graphs to their common size and find what the search may exploit."""
-    n, kinds = _common_size(label_a, label_b)
-    padding = PADDING if kinds > 1 else 0  # without labels an isolated vertex is one like any other
-    padded_a, full_a = _pad(a, label_a, n, padding)
-    padded_b, full_b = _pad(b, label_b, n, padding)
-    binary, whole, gap = _precision(padded_a, padded_b)
-    twin_a = _twins(padded_a, full_a)
-    twin_b = _twins(padded_b, full_b)
-    near_a = _neighbours(padded_a)
-    near_b = _neighbours(padded_b)
-    order_a = _by_weight(padded_a, 0 if binary else n)
-    order_b = _by_weight(padded_b, 0 if binary else n)
-    allowed = _allowed(full_a, full_b)
-    return Pair(
-        padded_a, padded_b, allowed, twin_a, twin_b, twin_a, twin_b, near_a, near_b,
-        order_a, order_b, gap, whole,
-    )  # fmt: skip
-
-
-@kernel
-def _pad(matrix, label, n, padding):
-    """The matrix with zero rows and columns up to n, and the labels with that of padding."""
-    size = matrix.shape[0]
-    padded = np.zeros((n, n))
-    labels = np.empty(n, np.int64)
-    for i in range(n):
-        labels[i] = label[i] if i < size else padding
-        for j in range(size if i < size else 0):
-            padded[i, j] = matrix[i, j]
-    return padded, labels
-
-
-@kernel
-def _precision(a, b):
-    """Whether all weights are 0 or 1, whether all are whole, and the gap between two costs.
-
-    With whole weights the cost is ``Σ_{i<k} (a² + b²) − 2 Σ_{i<k} a b``, so costs differ by 2 at
-    least; otherwise costs closer than a billionth of the two graphs' own size count as equal.
-    """
-    binary = True
-    whole = True
-    size = 0.0
-    for matrix in (a, b):
-        for x in matrix.flat:
-            binary = binary and (x == 0.0 or x == 1.0)
-            whole = whole and x == np.floor(x)
-            size += 0.5 * x * x
-    if whole and size < 2.0**48:
-        return binary, True, 2.0 - 2.0**-4
-    return False, False, 1e-9 * size
-
-
-@kernel
-def _by_weight(matrix, n):
-    """The columns of each of the first n rows, by ascending weight."""
-    order = np.empty((n, n), np.int64)
-    for i in range(n):
-        for j in range(n):
-            k = j
-            while k > 0 and matrix[i, order[i, k - 1]] > matrix[i, j]:
-                order[i, k] = order[i, k - 1]
-                k -= 1
-            order[i, k] = j
-    return order
-
-
-@kernel
-def _twins(matrix, label):
-    """Class of each vertex: i and j are twins when exchanging them leaves the matrix as it is."""
-    n = matrix.shape[0]
-    twin = np.arange(n)
-    for i in range(n):
-        for j in range(i):
-            if twin[j] != j or label[i] != label[j]:
-                continue
-            same = True
-            for k in range(n):
-                if k != i and k != j and matrix[i, k] != matrix[j, k]:
-                    same = False
-                    break
-            if same:
-                twin[i] = j
-                break
-    return twin
-
-
-@kernel
-def _neighbours(matrix):
-    """Bit sets of the neighbours of each vertex."""
-    n = matrix.shape[0]
-    near = np.zeros((n, (n + 63) // 64), np.uint64)
-    for i in range(n):
-        for j in range(n):
-            if matrix[i, j] != 0.0:
-                insert(near, i, j)
-    return near
-
-
-@kernel
-def _allowed(label_a, label_b):
-    """Bit sets of the vertices of b that each vertex of a may be matched with."""
-    n = label_a.size
-    allowed = np.zeros((n, (n + 63) // 64), np.uint64)
-    for i in range(n):
-        for j in range(n):
-            if label_a[i] == label_b[j] or label_a[i] == PADDING or label_b[j] == PADDING:
-                insert(allowed, i, j)
-    return allowed

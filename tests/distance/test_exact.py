@@ -21,9 +21,8 @@ from torch_geometric.data import Data
 from softperm.data.graphs import as_graphs
 from softperm.distance import exact, frobenius_distance
 from softperm.distance.bounds import read_pair
-from softperm.distance.branch_and_bound import plant
-from softperm.distance.exact import solve
-from softperm.distance.local_search import cost_of
+from softperm.distance.costs import Codes, Frobenius
+from softperm.distance.exact import as_result, solve
 from softperm.distance.pairs import pack, pair_of
 
 
@@ -39,9 +38,11 @@ def check_against_enumeration(a: np.ndarray, b: np.ndarray) -> None:
 def test_distance_equals_enumeration_on_two_thousand_pairs_up_to_seven_vertices():
     rng = np.random.default_rng(0)
     matrices = [random_matrix(rng, n) for n in rng.integers(1, 8, size=400)]
-    packed = pack(as_graphs(matrices), labels=False)  # once, and not for each pair
+    codes = Codes(labels=False, edge_labels=False)
+    packed = pack(as_graphs(matrices), codes)  # once, and not for each pair
+    model = Frobenius().model(codes)
     for i, k in rng.integers(400, size=(2000, 2)):
-        result = solve(pair_of(packed, i, k), None)
+        result = as_result(solve(pair_of(model, packed, i, packed, k), None), Frobenius())
         a, b = matrices[i], matrices[k]
         np.testing.assert_allclose(result.distance, enumerate_distance(a, b), atol=1e-9)
         np.testing.assert_allclose(attained(a, b, result.permutation), result.distance, atol=1e-9)
@@ -172,20 +173,22 @@ def test_long_search_raises_its_lower_bound_to_the_optimum_from_a_poor_start(
     weights, steps, monkeypatch
 ):
     monkeypatch.setattr(exact, "EFFORT", 49 * steps)  # relaxations between two looks at the clock
-    monkeypatch.setattr(exact, "faq", lambda pair, rng, randomly: (np.inf, np.arange(7)))
+    monkeypatch.setattr(exact, "faq", lambda *_, randomly: (np.inf, np.arange(7)))
     rng = np.random.default_rng(steps)
     for _ in range(25):
         a, b = (weigh(rng, random_matrix(rng, 7), np.array(weights)) for _ in range(2))
         pair = read_pair(a, b, labels=False)
-        tree = plant(pair)
-        tree.best[:] = rng.permutation(7)
-        tree.value[0] = cost_of(pair, tree.best)
-        result = exact._search_long(pair, tree, 0.0, lambda: False)
+        poor = rng.permutation(7)
+        solution = exact._search_long(pair, poor, 0.0, np.inf, lambda: False)
+        result = as_result(solution, Frobenius())
         assert result.exact
         np.testing.assert_allclose(result.distance, enumerate_distance(a, b), atol=1e-6)
         np.testing.assert_allclose(attained(a, b, result.permutation), result.distance, atol=1e-6)
         looks = count()
-        cut = exact._search_long(pair, tree, 0.0, lambda looks=looks: next(looks) > 14)
+        cut = as_result(
+            exact._search_long(pair, poor, 0.0, np.inf, lambda looks=looks: next(looks) > 14),
+            Frobenius(),
+        )
         assert cut.lower_bound <= result.distance + 1e-9
         assert result.distance <= cut.distance + 1e-9
         assert cut.exact == (cut.lower_bound == cut.distance)
@@ -270,9 +273,7 @@ def test_bad_graphs_are_named(bad, message):
 
 
 def test_labels_that_are_not_there_are_an_error():
-    with pytest.raises(
-        ValueError, match="graph 0: it has no vertex labels to match; set its label"
-    ):
+    with pytest.raises(ValueError, match="graph 0: it has no vertex labels to compare; add them"):
         frobenius_distance(nx.path_graph(3), nx.path_graph(3), labels=True)
 
 

@@ -23,9 +23,9 @@ def counted(monkeypatch) -> list[tuple[int, int]]:
     seen: list[tuple[int, int]] = []
     original = matrix.solve_pairs
 
-    def count(packed, first, second, *others):
+    def count(model, packed, first, second, *others):
         seen.extend(zip(first.tolist(), second.tolist(), strict=True))
-        original(packed, first, second, *others)
+        original(model, packed, first, second, *others)
 
     monkeypatch.setattr(matrix, "solve_pairs", count)
     return seen
@@ -40,11 +40,11 @@ def interrupted(monkeypatch):
         original = matrix.solve_pairs
         calls = iter(range(10**9))
 
-        def stop(packed, first, second, *others):
+        def stop(model, packed, first, second, *others):
             if first.size and next(calls) == tasks:
                 monkeypatch.setattr(matrix, "solve_pairs", original)
                 raise KeyboardInterrupt
-            original(packed, first, second, *others)
+            original(model, packed, first, second, *others)
 
         monkeypatch.setattr(matrix, "solve_pairs", stop)
 

@@ -1,0 +1,637 @@
+"""An index of graphs that finds the nearest ones by exact distance, with proof."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from softperm.data.graphs import as_graph, as_graphs
+from softperm.distance.branch_and_bound import round_down, search_briefly, value_above
+from softperm.distance.costs import Codes, EditCosts, Model
+from softperm.distance.exact import LARGEST, check_time_limit, solve
+from softperm.distance.pairs import Packed, pack, pair_of
+from softperm.errors import GraphError
+from softperm.files import exclusive
+from softperm.jit import kernel
+from softperm.search import storage
+from softperm.search.fingerprint import Layout, choose_layout, fingerprints, lower_bounds, prices
+from softperm.search.storage import Segment, Text
+from softperm.search.where import evaluate, names
+
+GLANCE = 300  # node bounds of a first search without probing
+EFFORT = 200_000  # node bounds times squared vertices of a first search with probing
+CHUNK_WORK = 1 << 15  # candidates times squared vertices between two looks at the clock
+SEGMENTS = 8  # more segments are merged when the index is saved
+SLACK = 1e-9  # of comparisons between bounds and costs
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """A graph of the index and its distance to the query.
+
+    Args:
+        id: identifier of the graph.
+        distance: the least distance found; the distance itself if ``proven``. Infinite if no
+            permutation was found in time.
+        lower_bound: a proven lower bound of the distance.
+        proven: whether the distance is exact.
+        matching: (M, 2) pairs of a vertex of the query and the vertex it is matched with.
+    """
+
+    id: Any
+    distance: float
+    lower_bound: float
+    proven: bool
+    matching: Int[np.ndarray, "M 2"]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The answer to a query; iterating over it gives the hits.
+
+    Args:
+        hits: graphs whose distance is proven, the nearest first.
+        undecided: graphs that may belong to the answer but were not decided in time, with the
+            interval of their distance; empty if there is no time limit.
+        visited: number of graphs that the search had to look at beyond their fingerprint.
+    """
+
+    hits: tuple[Hit, ...]
+    undecided: tuple[Hit, ...]
+    visited: int
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+
+class GraphIndex:
+    """Finds the graphs of a collection that are nearest to a query, with proof.
+
+    A query is answered in three steps: fingerprints give a lower bound of every distance, an
+    assignment problem a sharper one for the graphs that remain, and branch and bound, stopped at
+    the threshold, decides.
+
+    The distance is an edit distance (:class:`softperm.distance.EditCosts`), by default the number
+    of edges that differ: vertices are matched with vertices of equal label or with none, an edge
+    without a match costs 1, and so does one that is matched with an edge of another label. Labels
+    are compared if the graphs have them.
+
+    Create an index with :meth:`build` or :meth:`open`.
+
+    >>> import networkx as nx
+    >>> index = GraphIndex.build([nx.path_graph(n) for n in range(2, 8)], ids=list("abcdef"))
+    >>> [(hit.id, hit.distance) for hit in index.nearest(nx.cycle_graph(5), k=2)]
+    [('d', 1.0), ('c', 2.0)]
+    """
+
+    def __init__(
+        self,
+        costs: EditCosts,
+        codes: Codes,
+        layout: Layout,
+        known_edge_labels: int,
+        segments: list[Segment],
+        folder: Path | None,
+    ) -> None:
+        self.costs = costs
+        self._codes, self._layout, self._known_edge_labels = codes, layout, known_edge_labels
+        self._segments, self._folder = segments, folder
+
+    @classmethod
+    def build(
+        cls,
+        graphs: Iterable[Any],
+        ids: Sequence[Any] | None = None,
+        metadata: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        costs: EditCosts | None = None,
+        canonical: bool = False,
+    ) -> GraphIndex:
+        """Builds an index in memory; :meth:`save` writes it to disk.
+
+        Args:
+            graphs: the graphs, all of one kind (see :func:`softperm.data.graphs.as_graphs`).
+            ids: an identifier of each graph, a string or a whole number; 0, 1, … by default.
+            metadata: columns of numbers or strings, one value for each graph, for conditions.
+            costs: the costs of the distance, with equal costs of insertion and deletion.
+            canonical: whether the graphs come from ``as_graphs`` or a reader of this package, and
+                need not be checked again.
+        """
+        costs = costs or EditCosts.edges()
+        _check_symmetric(costs)
+        listed = list(graphs) if canonical else as_graphs(graphs)
+        codes = costs.codes(listed)
+        packed = pack(listed, codes)
+        _, edge_label = codes.kinds()
+        layout = choose_layout(packed, edge_label, prices(costs.model(codes), edge_label))
+        index = cls(costs, codes, layout, int(edge_label.max(initial=0)) + 1, [], None)
+        index._append(packed, ids, metadata or {})
+        return index
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike, *, verify: bool | None = None) -> GraphIndex:
+        """Opens a saved index; its graphs are mapped into memory and read when needed.
+
+        Args:
+            folder: the folder of the index.
+            verify: whether to read all files and compare their checksums; by default for indexes of
+                up to 64 MiB.
+
+        Raises:
+            ValueError: there is no index, or a file is damaged.
+        """
+        path = Path(folder)
+        for attempt in range(3):
+            about = storage.read_manifest(path)
+            size = sum(entry["bytes"] for entry in about["segments"])
+            check = size <= storage.CHECKED_BYTES if verify is None else verify
+            try:
+                segments = [storage.read_segment(path, e, check) for e in about["segments"]]
+                break
+            except FileNotFoundError as error:  # another process has merged segments meanwhile
+                if attempt == 2:
+                    raise ValueError(
+                        f"{error.filename} is missing: build the index again"
+                    ) from None
+        codes = Codes(labels=about["labels"] is not None, edge_labels=about["edge_labels"])
+        codes.vertex = {_value(v): i for i, v in enumerate(about["labels"] or [])}
+        codes.edge = {(_value(name), weight): i for i, (name, weight) in enumerate(about["kinds"])}
+        layout = Layout(
+            np.array(about["column"], np.int16).reshape(about["column_shape"]),
+            np.array(about["vertex_column"], np.int16),
+            np.array(about["start"], np.int64),
+        )
+        costs = EditCosts(**{k: math.inf if v is None else v for k, v in about["costs"].items()})
+        return cls(costs, codes, layout, about["known_edge_labels"], segments, path)
+
+    def save(self, folder: str | os.PathLike | None = None) -> None:
+        """Saves the index; other processes see the old index or the new one, never a mixture.
+
+        Args:
+            folder: where to save it; by default where it was opened or last saved. Only what is new
+                since then is written.
+
+        Raises:
+            ValueError: the folder holds another index, or there is no folder to save to.
+        """
+        if folder is None and self._folder is None:
+            raise ValueError("the index has not been saved before; pass a folder")
+        path = Path(folder) if folder is not None else self._folder
+        assert path is not None
+        path.mkdir(parents=True, exist_ok=True)
+        with exclusive(path / storage.MANIFEST):
+            elsewhere = self._folder is None or path.resolve() != self._folder.resolve()
+            if elsewhere and (path / storage.MANIFEST).exists():
+                raise ValueError(f"{path} already holds an index; choose another folder")
+            segments = self._segments
+            if len(segments) > SEGMENTS or any(2 * s.removed.sum() > len(s) for s in segments):
+                segments = [storage.merge(segments)]
+            self._segments = [
+                storage.write_segment(path, s) if elsewhere or s.file is None else s
+                for s in segments
+            ]
+            self._folder = path
+            storage.write_manifest(path, self._about(), self._segments)
+            used = {segment.file for segment in self._segments}
+            for file in path.glob("*.safetensors"):
+                if file.name not in used:
+                    file.unlink()
+
+    def add(
+        self,
+        graphs: Iterable[Any],
+        ids: Sequence[Any] | None = None,
+        metadata: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        canonical: bool = False,
+    ) -> None:
+        """Adds graphs in memory; :meth:`save` commits them.
+
+        Args:
+            graphs: the graphs.
+            ids: an identifier of each graph that is not in the index; by default the numbers that
+                follow the largest one.
+            metadata: the columns that the index has.
+            canonical: as for :meth:`build`.
+        """
+        listed = list(graphs) if canonical else as_graphs(graphs)
+        missing = self._codes.labels and any("label" not in g and g.num_nodes for g in listed)
+        if missing:
+            raise ValueError("the graphs of the index have vertex labels; these have none")
+        self._append(pack(listed, self._codes), ids, metadata or {})
+
+    def remove(self, ids: Iterable[Any]) -> None:
+        """Removes graphs in memory; :meth:`save` commits it.
+
+        Raises:
+            ValueError: the index has no graph with one of the identifiers.
+        """
+        wanted = set(ids)
+        segments = []
+        for segment in self._segments:
+            stored = _ids(segment)
+            rows = np.fromiter((i in wanted for i in stored), bool, len(stored)) & ~segment.removed
+            wanted -= {stored[k] for k in np.flatnonzero(rows)}
+            segments.append(segment.removing(rows))
+        if wanted:
+            raise ValueError(f"the index has no graph {sorted(map(repr, wanted))[0]}")
+        self._segments = segments
+
+    def __len__(self) -> int:
+        return sum(int((~segment.removed).sum()) for segment in self._segments)
+
+    def __contains__(self, identifier: Any) -> bool:
+        return any(identifier in _ids(s)[~s.removed] for s in self._segments)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the metadata columns."""
+        return tuple(self._segments[0].columns) if self._segments else ()
+
+    def within(
+        self,
+        graph: Any,
+        radius: float | int,
+        *,
+        where: str | None = None,
+        time_limit: float | None = None,
+    ) -> SearchResult:
+        """All graphs up to a distance from the query.
+
+        Args:
+            graph: the query.
+            radius: the largest distance.
+            where: a condition on metadata, such as ``"mass < 300"``.
+            time_limit: seconds for the whole query; no limit by default.
+        """
+        if not radius >= 0:
+            raise ValueError(f"radius is {radius}; expected a distance, zero or more")
+        radius = float(radius)
+        query = self._query(graph, where, time_limit)
+        query.search_briefly(query.open_rows(radius), radius)
+        waiting = query.open_rows(radius)
+        for position, row in enumerate(waiting.tolist()):
+            query.search_long(row, radius, waiting.size - position)
+        return query.result(np.flatnonzero(query.lower <= radius + SLACK))
+
+    def nearest(
+        self,
+        graph: Any,
+        k: int = 10,
+        *,
+        where: str | None = None,
+        time_limit: float | None = None,
+    ) -> SearchResult:
+        """The graphs nearest to the query.
+
+        Of several graphs at the distance of the last hit, an arbitrary one is chosen, always the
+        same.
+
+        Args:
+            graph: the query.
+            k: number of hits; fewer if the index has fewer graphs.
+            where: a condition on metadata, such as ``"mass < 300"``.
+            time_limit: seconds for the whole query; no limit by default.
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}; expected at least 1")
+        query = self._query(graph, where, time_limit)
+        count = min(k, int(np.isfinite(query.lower).sum()))
+        while count and not query.is_over():
+            possible = np.where(query.too_large, np.inf, query.lower)
+            radius = float(np.partition(possible, count - 1)[count - 1])
+            near = query.exact & (query.lower <= radius + SLACK)
+            enough = int(near.sum()) >= count
+            rows = query.open_rows(radius - 2 * SLACK if enough else radius)
+            fresh = rows[~query.visited[rows]]
+            limit = radius if query.model.step else 1.1 * radius + 1e-6
+            if fresh.size:
+                query.search_briefly(fresh, limit, count)
+            elif rows.size:
+                first = rows[np.lexsort((query.lower[rows], query.attempts[rows]))[0]]
+                query.search_long(int(first), limit, rows.size)
+            else:
+                break
+        return query.nearest(count)
+
+    def _query(self, graph: Any, where: str | None, time_limit: float | None) -> _Query:
+        check_time_limit(time_limit)
+        started = perf_counter()
+        codes = Codes(labels=self._codes.labels, edge_labels=self._codes.edge_labels)
+        codes.vertex, codes.edge = dict(self._codes.vertex), dict(self._codes.edge)
+        try:
+            packed = pack([as_graph(graph)], codes)
+        except GraphError as error:
+            raise ValueError(f"the query: {error.problem}") from None
+        _, edge_label = codes.kinds()
+        model = self.costs.model(codes)
+        price = prices(model, edge_label)
+        own = fingerprints(packed, self._class_of(codes), self._layout, model.strict)[0]
+        lower = [
+            np.where(
+                segment.removed,
+                np.inf,
+                lower_bounds(
+                    own, int(packed.ptr[1]), segment.vectors, segment.sizes, self._layout, price
+                ),
+            )
+            for segment in self._segments
+        ]
+        bounds = np.concatenate([np.zeros(0), *lower])
+        if where is not None:
+            bounds[~self._fulfil(where)] = np.inf
+        deadline = math.inf if time_limit is None else started + time_limit
+        return _Query(model, packed, self._segments, bounds, deadline)
+
+    def _fulfil(self, condition: str) -> Bool[np.ndarray, " B"]:
+        """The graphs that fulfil a condition."""
+        used = names(condition)
+        fulfilled = [np.zeros(0, bool)]
+        for segment in self._segments:
+            rows = np.arange(len(segment))
+            columns = {n: v[rows if n in used else rows[:0]] for n, v in segment.columns.items()}
+            fulfilled.append(np.broadcast_to(evaluate(condition, columns), len(segment)))
+        return np.concatenate(fulfilled)
+
+    def _class_of(self, codes: Codes) -> Int[np.ndarray, " K"]:
+        """Class of each kind of edge in fingerprints; 0 if the layout does not know its label."""
+        _, edge_label = codes.kinds()
+        return np.where(edge_label < self._known_edge_labels, edge_label, 0)
+
+    def _append(
+        self, packed: Packed, ids: Sequence[Any] | None, metadata: Mapping[str, Sequence[Any]]
+    ) -> None:
+        count = packed.ptr.size - 1
+        if self._segments and set(metadata) != set(self.columns):
+            given, expected = (", ".join(names) or "none" for names in (metadata, self.columns))
+            raise ValueError(f"metadata has the columns {given}; the index has {expected}")
+        for name, values in {"ids": ids, **metadata}.items():
+            if values is not None and len(values) != count:
+                raise ValueError(f"{name} has {len(values)} values for {count} graphs")
+        if ids is None:
+            numbers = [s.ids for s in self._segments if isinstance(s.ids, np.ndarray)]
+            if len(numbers) < len(self._segments):
+                raise ValueError("the graphs of the index have strings as ids; pass ids")
+            first = max((int(column.max(initial=-1)) + 1 for column in numbers), default=0)
+            ids = range(first, first + count)
+        column = _column(ids, "ids")
+        if isinstance(column, np.ndarray) and column.dtype != np.int64:
+            raise ValueError("ids are fractions; expected strings or whole numbers")
+        for segment in self._segments:
+            if isinstance(segment.ids, Text) != isinstance(column, Text):
+                raise ValueError("ids are strings in part and numbers in part; use one kind")
+        _check_unique([*self._segments], list(ids))
+        strict = self.costs.model(self._codes).strict
+        vectors = fingerprints(packed, self._class_of(self._codes), self._layout, strict)
+        self._segments = [
+            *self._segments,
+            Segment(
+                packed=storage.compact(packed),
+                vectors=storage.frozen(vectors, np.uint8),
+                ids=column,
+                columns={name: _column(values, name) for name, values in metadata.items()},
+                removed=np.zeros(count, bool),
+            ),
+        ]
+
+    def _about(self) -> dict[str, Any]:
+        """The part of the manifest that does not depend on segments."""
+        costs = {k: None if math.isinf(v) else v for k, v in asdict(self.costs).items()}
+        return {
+            "costs": costs,
+            "labels": list(self._codes.vertex) if self._codes.labels else None,
+            "edge_labels": self._codes.edge_labels,
+            "kinds": list(self._codes.edge),
+            "known_edge_labels": self._known_edge_labels,
+            "column": self._layout.column.ravel().tolist(),
+            "column_shape": self._layout.column.shape,
+            "vertex_column": self._layout.vertex_column.tolist(),
+            "start": self._layout.start.tolist(),
+        }
+
+
+class _Query:
+    """The state of a query: what is proven about each graph of the index.
+
+    Args:
+        model: the costs.
+        packed: the query, as a collection of one graph.
+        segments: the segments of the index.
+        lower: (B,) lower bounds of the costs; infinite for graphs that cannot be hits.
+        deadline: when the time is over, on the clock of ``perf_counter``.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        packed: Packed,
+        segments: list[Segment],
+        lower: Float[np.ndarray, " B"],
+        deadline: float,
+    ) -> None:
+        self.model, self.segments, self.lower, self.deadline = model, segments, lower, deadline
+        self.packed = packed
+        self.upper = np.full(lower.size, np.inf)
+        self.exact = np.zeros(lower.size, bool)
+        self.visited = np.zeros(lower.size, bool)
+        self.too_large = np.zeros(lower.size, bool)
+        self.attempts = np.zeros(lower.size, np.int64)
+        self.matchings: dict[int, np.ndarray] = {}
+        self.first = np.append(0, np.cumsum([len(segment) for segment in segments]))
+
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return perf_counter() >= self.deadline
+
+    def open_rows(self, radius: float) -> Int[np.ndarray, " R"]:
+        """Graphs that are not decided and may be within a radius, by their lower bounds."""
+        undecided = ~self.exact & ~self.too_large
+        rows = np.flatnonzero((self.lower <= radius + SLACK) & undecided)
+        return rows[np.argsort(self.lower[rows], kind="stable")]
+
+    def search_briefly(
+        self, rows: Int[np.ndarray, " R"], limit: float, count: int | None = None
+    ) -> None:
+        """Searches each graph briefly for permutations up to a limit.
+
+        Stops if the time is over, or if ``count`` graphs are proven and no other can be nearer.
+        """
+        segment_of = np.searchsorted(self.first, rows, side="right") - 1
+        n = int(self.packed.ptr[1])
+        step = max(1, CHUNK_WORK // (n + 1) ** 2)
+        known = int((self.exact & (self.lower <= limit + SLACK)).sum())
+        for start in range(0, rows.size, step):
+            enough = count is not None and known >= count
+            if self.is_over() or (enough and self.lower[rows[start]] >= limit - SLACK):
+                return
+            for number in np.unique(segment_of[start : start + step]):
+                chosen = rows[start : start + step][segment_of[start : start + step] == number]
+                known += self._search_segment(int(number), chosen, limit)
+
+    def _search_segment(self, number: int, rows: Int[np.ndarray, " R"], limit: float) -> int:
+        segment = self.segments[number]
+        query = storage.compact_like(self.packed, segment.packed)
+        cost = np.empty(rows.size)
+        lower = np.empty(rows.size)
+        match = np.full((rows.size, int(self.packed.ptr[1])), -1, np.int32)
+        search_candidates(
+            self.model, query, segment.packed, rows - self.first[number], limit, LARGEST, GLANCE,
+            EFFORT, cost, lower, match,
+        )  # fmt: skip
+        found = np.isfinite(cost)
+        self.visited[rows] = True
+        self.lower[rows] = np.where(found, cost, np.maximum(self.lower[rows], lower))
+        self.upper[rows] = np.minimum(self.upper[rows], cost)
+        self.exact[rows] = found
+        for k in np.flatnonzero(found).tolist():
+            self.matchings[int(rows[k])] = match[k]
+        return int(found.sum())
+
+    def search_long(self, row: int, limit: float, waiting: int) -> None:
+        """Searches one graph for permutations up to a limit.
+
+        Args:
+            row: the graph.
+            limit: the limit.
+            waiting: number of graphs, with this one, that share the time left.
+        """
+        left = self.deadline - perf_counter()
+        if left <= 0:
+            return
+        number = int(np.searchsorted(self.first, row, side="right")) - 1
+        segment = self.segments[number]
+        query = storage.compact_like(self.packed, segment.packed)
+        pair = pair_of(self.model, query, 0, segment.packed, row - int(self.first[number]))
+        seconds = None if math.isinf(left) else left / waiting
+        solution = solve(pair, seconds, limit=limit + SLACK)
+        self.attempts[row] += 1
+        self.visited[row] = True
+        self.lower[row] = solution.cost if solution.exact else max(self.lower[row], solution.lower)
+        self.exact[row] = solution.exact
+        if solution.cost < self.upper[row]:
+            own, other = int(self.packed.ptr[1]), int(segment.sizes[row - self.first[number]])
+            images = solution.permutation[:own]
+            self.matchings[row] = np.where(images < other, images, -1)
+            self.upper[row] = solution.cost
+        self.too_large[row] = pair.label_a.size > LARGEST and not solution.exact
+
+    def result(self, rows: Int[np.ndarray, " R"]) -> SearchResult:
+        """The result that consists of some graphs."""
+        order = rows[np.lexsort((rows, self.lower[rows]))]
+        hits = [self._hit(row) for row in order[self.exact[order]].tolist()]
+        undecided = [self._hit(row) for row in order[~self.exact[order]].tolist()]
+        return SearchResult(tuple(hits), tuple(undecided), int(self.visited.sum()))
+
+    def nearest(self, count: int) -> SearchResult:
+        """The result for the nearest graphs: the best proven ones, and those that may be nearer."""
+        rows = np.flatnonzero(self.exact)
+        rows = rows[np.lexsort((rows, self.lower[rows]))][:count]
+        last = self.lower[rows[-1]] if rows.size == count and count else np.inf
+        nearer = np.flatnonzero(~self.exact & (self.lower < last - SLACK))
+        return self.result(np.concatenate([rows, nearer]))
+
+    def _hit(self, row: int) -> Hit:
+        number = int(np.searchsorted(self.first, row, side="right")) - 1
+        local = np.array([row - self.first[number]])
+        matching = self.matchings.get(row, np.zeros(0, np.int64))
+        matched = np.flatnonzero(matching >= 0)
+        return Hit(
+            id=self.segments[number].ids[local].tolist()[0],
+            distance=float(self.upper[row]),
+            lower_bound=float(self.lower[row]),
+            proven=bool(self.exact[row]),
+            matching=np.stack([matched, matching[matched].astype(np.int64)], axis=1),
+        )
+
+
+@kernel
+def search_candidates(
+    model, query, packed, candidates, limit, largest, glance, effort, cost, lower, match
+):
+    """Searches some graphs for permutations of least cost up to a limit.
+
+    Args:
+        model: the costs.
+        query: the query, as a collection of one graph.
+        packed: the collection.
+        candidates: (R,) the graphs to search.
+        limit: permutations that cost more are not searched for.
+        largest: larger pairs are skipped.
+        glance: node bounds of a search without probing.
+        effort: node bounds times squared vertices of a search with probing.
+        cost: (R,) least cost; infinite if it exceeds the limit or is not proven. Written.
+        lower: (R,) lower bound of the cost. Written.
+        match: (R, N) the vertex that each vertex of the query is matched with, or −1. Written.
+    """
+    first = np.int64(0)
+    for k in range(candidates.size):
+        cost[k] = np.inf
+        lower[k] = 0.0
+        graph = candidates[k]
+        size = np.int64(packed.ptr[graph + 1]) - np.int64(packed.ptr[graph])
+        if match.shape[1] + size > largest and max(match.shape[1], size) > largest:
+            continue
+        pair = pair_of(model, query, first, packed, graph)
+        if pair.label_a.size > largest:
+            continue
+        tree, bound, complete = search_briefly(pair, limit + 1e-9, glance, effort)
+        allowed = round_down(pair, limit + 1e-9)
+        if not complete:
+            lower[k] = min(bound, allowed)
+        elif tree.value[0] < value_above(pair, allowed):
+            cost[k] = tree.value[0]
+            for i in range(match.shape[1]):
+                match[k, i] = tree.best[i] if tree.best[i] < size else -1
+        else:
+            lower[k] = allowed + model.step if model.step > 0.0 else allowed + 4e-9
+
+
+def _check_symmetric(costs: EditCosts) -> None:
+    for of in ("vertex", "edge"):
+        insertion, deletion = getattr(costs, f"{of}_insertion"), getattr(costs, f"{of}_deletion")
+        if insertion != deletion:
+            raise ValueError(
+                f"{of}_insertion is {insertion} and {of}_deletion is {deletion}; an index needs "
+                f"equal costs of both"
+            )
+
+
+def _check_unique(segments: list[Segment], ids: list[Any]) -> None:
+    known = {i for segment in segments for i in _ids(segment)[~segment.removed].tolist()}
+    for identifier in ids:
+        if identifier in known:
+            raise ValueError(f"id {identifier!r} appears twice; each graph needs its own")
+        known.add(identifier)
+
+
+def _ids(segment: Segment) -> np.ndarray:
+    return segment.ids[np.arange(len(segment))]
+
+
+def _column(values: Sequence[Any], name: str) -> np.ndarray | Text:
+    """A column of numbers or of strings."""
+    values = list(values)
+    if all(isinstance(value, str) for value in values):
+        return Text.of(values)
+    array = np.asarray(values)
+    if array.dtype.kind in "biu":
+        return array.astype(np.int64)
+    if array.dtype.kind == "f" and array.ndim == 1:
+        return array.astype(np.float64)
+    raise ValueError(f"{name} holds values that are neither all strings nor all numbers")
+
+
+def _value(stored: Any) -> Any:
+    """A label as it was before it became JSON."""
+    return tuple(stored) if isinstance(stored, list) else stored
