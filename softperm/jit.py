@@ -56,7 +56,11 @@ def inner(function: Callable | None = None, **options: Any) -> Any:
 
 
 def gpu_kernel(function: Callable | None = None, **options: Any) -> Any:
-    """Compiles a function with Triton, for CUDA devices; options are those of ``triton.jit``."""
+    """Compiles a function with Triton, for CUDA devices; options are those of ``triton.jit``.
+
+    Triton compiles a kernel once more for each combination of integer arguments that are 1 or
+    multiples of 16. Numbers that vary from batch to batch belong in ``do_not_specialize``.
+    """
     import triton  # absent where there is no GPU
 
     if function is None:

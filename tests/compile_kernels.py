@@ -1,8 +1,8 @@
 """Compiles every Triton kernel for an H100 or H200, on a machine that may have no GPU.
 
-Triton's interpreter accepts kernels that its compiler refuses. Here kernels are called as they are
-in training, but a launch only compiles. Prints the name of each; ``test_kernels.py`` runs this in a
-process of its own.
+Triton's interpreter accepts kernels that its compiler refuses. Here kernels are called as in
+training, but a launch only compiles. Prints the name of each compiled kernel; ``test_kernels.py``
+runs this in a separate process.
 """
 
 import torch
@@ -25,7 +25,7 @@ compiled: set[str] = set()
 
 
 def compile_only(self: jit.JITFunction, *args, grid, warmup, **kwargs) -> None:
-    """Takes the place of a launch."""
+    """Replaces a launch."""
     binder = jit.create_function_from_signature(self.signature, self.params, BACKEND)
     bound, specialisation, options = binder(*args, debug=False, **kwargs)
     form = f"{self.__name__} {specialisation} {options}"
@@ -39,22 +39,23 @@ def compile_only(self: jit.JITFunction, *args, grid, warmup, **kwargs) -> None:
         print(self.__name__, flush=True)
 
 
-def ragged_products() -> None:
+def ragged_products(vertices: int, count: int) -> None:
     """Products over graphs and maxima over neighbours."""
     ptr = torch.tensor([[0, 10, 20], [20, 30, 40]])
-    edges = torch.randint(40, (2, 2, 100))
+    edges = torch.randint(40, (2, 2, count))
     for dtype in (torch.float32, torch.float64):
-        x, small = torch.randn(2, 40, 20, dtype=dtype), torch.randn(2, 2, 20, 20, dtype=dtype)
+        x = torch.randn(2, vertices, 20, dtype=dtype)
+        small = torch.randn(2, 2, 20, 20, dtype=dtype)
         ragged.pool(x, x, ptr)
         ragged.spread(small, x, ptr)
-        for e in (edges, edges.repeat(1, 1, 4)):  # many at a vertex
-            offsets = ragged.row_offsets(e, 40, True)
+        for e in (edges, edges.repeat(1, 1, 4)):  # few and many edges at a vertex
+            offsets = ragged.row_offsets(e, vertices, True)
             for weight in (None, torch.randn(e.shape[::2], dtype=dtype)):
                 ragged.propagate(x, offsets, e[:, 1], weight, True)
-        begin, end = torch.arange(40), torch.arange(1, 41)
+        begin, end = torch.arange(vertices), torch.arange(1, vertices + 1)
         out, _ = ragged.maximum(x[0], begin, end, edges[0, 1])
         ragged.maximum_backward(x[0], x[0], out, begin, end, edges[0, 0])
-    many = 2**31 + 8  # edges, of which places no longer are 32-bit numbers
+    many = 2**31 + 8  # edges: their indices need 64 bits
     ragged._row_offsets_kernel[(1,)](edges, edges, 3, many, 32, 1, BV=128, num_warps=4)
     one = edges[:1, :, :1]
     ragged.propagate(x[:1, :1], ragged.row_offsets(one, 1, True), one[:, 1], None, True)
@@ -88,6 +89,9 @@ def transports() -> None:
 
 if __name__ == "__main__":
     jit.JITFunction.run = compile_only
-    ragged_products()
+    ragged_products(vertices=40, count=100)
     stacked_training()
     transports()
+    kernels = len(compiled)
+    ragged_products(vertices=304, count=704)
+    assert len(compiled) == kernels, "other numbers of vertices and edges were compiled anew"

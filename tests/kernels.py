@@ -1,7 +1,7 @@
-"""Tests of Triton's kernels run in a process of their own.
+"""Tests of the Triton kernels run in a separate process, which ``test_kernels.py`` starts.
 
-Triton decides when it is imported whether it interprets, and the shape checks of the test run would
-wrap its kernels. One process for all of them, which ``test_kernels.py`` starts, imports torch once.
+Triton chooses between compiler and interpreter when it is imported, and only the tests of kernels
+need the interpreter. One process for all of them imports torch once.
 """
 
 import os
@@ -11,7 +11,7 @@ import torch
 
 APART = os.environ.get("SOFTPERM_KERNEL_TESTS") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-law = pytest.mark.skipif(not APART, reason="runs in a process of its own")
+law = pytest.mark.skipif(not APART, reason="runs in a separate process")
 FILES = [
     "ops/transport/test_gpu.py",
     "ops/ragged/test_gpu.py",

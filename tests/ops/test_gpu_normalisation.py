@@ -11,7 +11,7 @@ from softperm.ops.normalisation import VertexBatchNorm
 MOMENTUM = 0.3
 SHAPES = [
     (3, 300, 20, [300, 7, 0]),  # all rows real, few, none
-    (2, 33, 70, [1, 40]),  # one real row; more claimed than there are
+    (2, 33, 70, [1, 40]),  # one real row; a count larger than the number of rows
     (1, 1, 1, [1]),
     (2, 0, 4, [0, 0]),
 ]
@@ -20,8 +20,8 @@ SHAPES = [
 def expected(
     x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, running: Tensor, relu: bool
 ) -> list[Tensor]:
-    """Rows, means and variances of each model by its own module, and what it has learnt then."""
-    made = []
+    """Rows, means, variances and running statistics of each model, from a module of its own."""
+    results = []
     for rows, w, b, n, mean, var in zip(x, weight, bias, count, *running, strict=True):
         norm = VertexBatchNorm(len(w), momentum=MOMENTUM, relu=relu).to(w.dtype)
         learnt = {"running_mean": mean.clone(), "running_var": var.clone()}
@@ -29,8 +29,8 @@ def expected(
         y = torch.func.functional_call(norm, {"weight": w, "bias": b, **learnt}, (rows, n))
         real = rows[:n].detach()
         var, mean = torch.var_mean(real, dim=0, correction=0) if n else (w * 0, w * 0)
-        made.append((y, mean.detach(), var.detach(), *learnt.values()))
-    return [torch.stack(parts) for parts in zip(*made, strict=True)]
+        results.append((y, mean.detach(), var.detach(), *learnt.values()))
+    return [torch.stack(parts) for parts in zip(*results, strict=True)]
 
 
 @law
@@ -55,10 +55,10 @@ def test_kernels_equal_the_module(models, v, h, count, dtype, relu):
     close = {"rtol": 1e-4, "atol": 3e-5} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.cpu(), other.detach(), **close)
-    wanted = torch.autograd.grad(theirs[0], given, grad)
-    found = normalise_backward(grad.to(DEVICE), *there, *ours[1:3], 1e-5, relu)
+    their_gradients = torch.autograd.grad(theirs[0], given, grad)
+    gradients = normalise_backward(grad.to(DEVICE), *there, *ours[1:3], 1e-5, relu)
     close = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-8}
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(gradients, their_gradients, strict=True):
         torch.testing.assert_close(one.cpu(), other, **close)
 
 
@@ -91,8 +91,8 @@ def test_a_model_that_diverged_stays_nan_and_spoils_no_other():
 
 @law
 @pytest.mark.parametrize("mapped", ["rows", "rows last", "nothing but the parameters"])
-def test_models_side_by_side_are_each_normalised_by_their_own_count(mapped, monkeypatch):
-    """Counts are the last entries of each model's offsets: they do not lie side by side."""
+def test_models_at_once_are_each_normalised_by_their_own_count(mapped, monkeypatch):
+    """Counts are the last entries of each model's offsets: they are not contiguous."""
     generator = torch.Generator().manual_seed(0)
     ptr = torch.tensor([[0, 11, 50], [0, 9, 20], [0, 0, 0]])
     x, grad = torch.randn(2, 3, 50, 7, generator=generator, dtype=torch.float64)
@@ -114,9 +114,9 @@ def test_models_side_by_side_are_each_normalised_by_their_own_count(mapped, monk
             return torch.func.functional_call(norm, state, (x, ptr[-1]))
 
         y = torch.vmap(one, in_dims=(place, 0, 0, 0, 0, 0))(*given, *running, ptr.to(device))
-        assert not any(t.requires_grad for t in running)  # or steps would hold each other
-        found = torch.autograd.grad(y, given, grad.to(device))
-        return [t.detach().cpu() for t in (y, *found, *running)]
+        assert not any(t.requires_grad for t in running)  # or steps keep earlier graphs
+        gradients = torch.autograd.grad(y, given, grad.to(device))
+        return [t.detach().cpu() for t in (y, *gradients, *running)]
 
     for ours, theirs in zip(outcome(True), outcome(False), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-8)

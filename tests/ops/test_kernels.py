@@ -1,4 +1,4 @@
-"""The laws of Triton's kernels: on a GPU, or else under Triton's interpreter."""
+"""Tests of the Triton kernels, in a separate process: on a GPU or under Triton's interpreter."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from kernels import APART, DEVICE, FILES
 
 
 @pytest.mark.skipif(APART, reason="this is that process")
-def test_the_laws_of_kernels_hold_in_a_process_of_their_own():
+def test_kernels_pass_their_tests_in_a_separate_process():
     pytest.importorskip("triton")
     tests = Path(__file__).resolve().parents[1]
     environment = os.environ | {"SOFTPERM_KERNEL_TESTS": "1"}
@@ -23,7 +23,7 @@ def test_the_laws_of_kernels_hold_in_a_process_of_their_own():
         command, cwd=tests.parent, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    if DEVICE == "cpu":  # a GPU has no need of one of them
+    if DEVICE == "cpu":  # one of them is for the interpreter only
         assert "skipped" not in done.stdout, done.stdout[-2000:]
 
 

@@ -19,7 +19,7 @@ SHARE = 128  # rows in a share, unless that makes more than MOST_SHARES
 MOST_SHARES = 32
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["V", "shares"])
 def _moments_kernel(
     x, count, rows, mean, power, V, H, shares, ROWS: tl.constexpr, BH: tl.constexpr
 ):  # fmt: skip
@@ -50,7 +50,7 @@ def _moments_kernel(
     tl.store(rows + m * shares + s + tl.arange(0, 1), seen)
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["V", "shares"])
 def _normalise_kernel(
     x, weight, bias, running_mean, running_var, rows, means, powers, y, mean, var,
     new_mean, new_var, V, H, shares,
@@ -106,7 +106,7 @@ def _reaching(
     return g, unit
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["V", "shares"])
 def _sums_kernel(
     grad, x, weight, bias, mean, var, d_weight, d_bias, V, H, shares,
     EPS: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, BH: tl.constexpr,
@@ -132,7 +132,7 @@ def _sums_kernel(
     tl.store(d_bias + (m * shares + s) * H + h, of_bias, there)
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["V", "shares"])
 def _backward_kernel(
     grad, x, weight, bias, mean, var, count, weights, biases, d_x, d_weight, d_bias,
     V, H, shares,

@@ -1,4 +1,4 @@
-"""The ragged products on the GPU, in Triton: no padding, no atomics, the same bits on every run."""
+"""Products and maxima over graphs on the GPU, in Triton: no padding, no atomics, reproducible."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LISTED = 16  # rows that one step of a maximum reads
 
 @gpu_kernel
 def _span(ptr, g, B, V):
-    """Where graph g = m · B + b begins and ends among the vertices of all models."""
+    """First vertex and end of graph g = m · B + b among the vertices of all models."""
     m = g // B
     begin = m * V
     return begin + tl.load(ptr + g + m), begin + tl.load(ptr + g + m + 1)
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["B", "V", "splits", "graphs"])
 def _pool_kernel(
     left, right, ptr, out, B, V, P, F, splits, graphs,
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
@@ -45,7 +45,7 @@ def _pool_kernel(
     tl.store(place, total, (p[:, None] < P) & (f[None, :] < F))
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["B", "V", "splits"])
 def _spread_kernel(
     small, right, ptr, out, B, V, P, F, splits,
     ROWS: tl.constexpr, BP: tl.constexpr, BF: tl.constexpr, DOT: tl.constexpr,
@@ -70,9 +70,9 @@ def _spread_kernel(
         tl.store(out + v[:, None] * P + p[None, :], total, inside & (p[None, :] < P))
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["V", "E", "halvings", "models"])
 def _row_offsets_kernel(row, out, V, E, halvings, models, BV: tl.constexpr):
-    """Program k: where the edges of the k-th block of rows of all models begin."""
+    """Program k: first edge of each row of the k-th block of rows of all models."""
     place = tl.program_id(0).to(tl.int64) * BV + tl.arange(0, BV)
     m = place // (V + 1)
     there = m < models
@@ -92,7 +92,7 @@ def _row_offsets_kernel(row, out, V, E, halvings, models, BV: tl.constexpr):
 def _weighted_sum(
     x, col, weight, first, last, own, f, F, EDGES: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
-    """The sum over the first EDGES of the edges ``first:last``, of vertices counted from own."""
+    """Sum over the first EDGES of the edges ``first:last``; sources are relative to ``own``."""
     e = first + tl.arange(0, EDGES)
     there = e < last
     source = own + tl.load(col + e, there, other=0)
@@ -103,16 +103,16 @@ def _weighted_sum(
     return tl.sum(values, axis=0)
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["rows", "V", "E"])
 def _propagate_kernel(
     x, row_ptr, col, weight, out, rows, V, E, F, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, STEPS: tl.constexpr, MANY: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
     """Program (k, f): a block of columns of the sums of ROWS vertices over their edges.
 
-    The first STEPS edges of all vertices are read in step, one of each at a time: what a vertex
-    with few edges waits for, others wait for too. Further edges of a vertex are read MANY at a
-    time. Row v of all models is the row v − m · V of model m, which has an offset more than rows.
+    The first STEPS edges of all vertices are read together, one edge of each at a time, which hides
+    the latency of memory. Further edges of a vertex are read MANY at a time. Row v of all models is
+    the row v − m · V of model m, which has one offset more than rows.
     """
     row = tl.arange(0, ROWS)
     v = tl.program_id(0).to(tl.int64) * ROWS + row
@@ -145,12 +145,12 @@ def _propagate_kernel(
 
 
 def block(size: int, most: int) -> int:
-    """The power of two that covers ``size``, at least 16 and at most ``most``."""
+    """The next power of two, at least 16 and at most ``most``."""
     return min(most, max(16, triton.next_power_of_2(size)))
 
 
 def _splits(vertices: int, graphs: int) -> int:
-    """Into how many shares a graph's rows are cut, so that one large graph does not hold up all."""
+    """Number of shares of a graph's rows, so that one large graph does not delay the others."""
     return max(1, min(16, vertices // max(graphs, 1) // 64))
 
 
@@ -203,7 +203,7 @@ def propagate(
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     models, vertices, features = x.shape
     columns, rows, edges = block(features, 128), models * vertices, col.shape[1]
-    if edges < 8 * vertices:  # ROWS or MANY × columns numbers are held at a time
+    if edges < 8 * vertices:  # a program holds ROWS or MANY × columns numbers
         plan = {"ROWS": 512 // columns, "STEPS": 16, "MANY": 1024 // columns, "num_warps": 2}
     else:
         plan = {"ROWS": 1, "STEPS": 0, "MANY": max(16, 1024 // columns), "num_warps": 1}
@@ -223,7 +223,7 @@ def propagate(
 def _maximum_kernel(
     x, begin, end, source, out, ties, F, ROWS: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
-    """Program (r, f): the largest of the rows that reach r, and how many of them are that large."""
+    """Program (r, f): maximum of the rows that reach place r, and how many rows attain it."""
     r = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     first, last = tl.load(begin + r), tl.load(end + r)
@@ -235,7 +235,7 @@ def _maximum_kernel(
         row = tl.load(source + e, e < last, other=0)
         inside = (e < last)[:, None] & (f[None, :] < F)
         values = tl.load(x + row[:, None] * F + f[None, :], inside, other=float("-inf"))
-        wrong |= tl.max((values != values).to(tl.int32), axis=0)  # NaN, which a maximum skips
+        wrong |= tl.max((values != values).to(tl.int32), axis=0)  # tl.max ignores NaN
         here = tl.maximum(most, tl.max(values, axis=0))
         as_large = tl.where(inside & (values == here[None, :]), 1.0, 0.0)
         count = tl.where(here == most, count, 0.0) + tl.sum(as_large, axis=0)
@@ -249,7 +249,7 @@ def _maximum_kernel(
 def _maximum_backward_kernel(
     share, x, out, begin, end, target, d_x, F, ROWS: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
-    """Program (v, f): what comes back to row v from where it is among the largest."""
+    """Program (v, f): gradient of row v from the places where it attains the maximum."""
     v = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     first, last = tl.load(begin + v), tl.load(end + v)

@@ -3,7 +3,7 @@
 The kernel matrix K, the rows of exp(S + v) scaled to sum 1 at some potentials v, stays in
 registers. An iteration is then two sums of products, with scalings y of columns and x of rows:
 c = Kᵀx, y = b / c, x = a / (K y). Where that would not be safe (see ``judge``), the iteration is
-done in log space from the scores, which also takes the scalings so far into K.
+done in log space from the scores, which also absorbs the scalings so far into K.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def _solve(
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
-    """One problem: plan, column potentials of each iteration, iterations used, error left."""
+    """One problem: plan, column potentials of each iteration, iterations used, remaining error."""
     C = P + BIN
     dtype: tl.constexpr = scores.dtype.element_ty
     b, scale = load_column_mass(column_mass, C, J, L)
     a = load_row_mass(row_mass, extra_mass, n, N, scale, N, R)
-    b = tl.where(largest(a) > 0, b, 0.0)  # a problem without rows is over at once
+    b = tl.where(largest(a) > 0, b, 0.0)  # a problem without rows stops at once
     per_b = reciprocal(b)
     v = tl.zeros([J, 1, L], tl.float64)
     y = tl.full([J, 1, L], 1.0, dtype)
@@ -104,7 +104,7 @@ def _solve(
             going = (over == 0) & (t < iterations)
         if going:
             s = load_scores(scores, extra, bin_score, n, P, J, N, L, R, BIN)
-            if t > 0:  # the columns were scaled by y since u was that of the rows
+            if t > 0:  # u precedes the scaling of the columns by y
                 u -= tl.log(positive(over_columns(k * y)))
             v = column_potential(s, u, b)
             k = row_softmax(s, v)

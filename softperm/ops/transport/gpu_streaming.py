@@ -75,7 +75,7 @@ def _sizes(ptr, begin, problems, B, lower, R: tl.constexpr):
 
 @gpu_kernel
 def rows_per_part(ptr, problems, B, lower, programs, R: tl.constexpr, N: tl.constexpr):
-    """Rows a part should have so that every program gets one: at least a tile."""
+    """Rows of a part so that every program gets one: at least a tile."""
     rows = tl.zeros([], tl.int64)
     for begin in range(0, problems, SCAN):
         rows += tl.sum(_sizes(ptr, begin, problems, B, lower, R), 0)
@@ -108,8 +108,8 @@ def exchange(
 ):  # fmt: skip
     """Sum of x (J, 1, L) over the parts of a problem: the same bits in all of them.
 
-    ``board`` has two pages with two vectors for each part, used in turns: who writes a page for the
-    second time has seen every part arrive at the other page, so all have read the first.
+    ``board`` has two pages with two vectors for each part, used alternately: a part that writes a
+    page for the second time has seen all parts arrive at the other page, so all have read it.
 
     Returns:
         The sum, in the type of the board, and the next turn.
@@ -129,10 +129,10 @@ def exchange_sums(
     top, total, board, counter, place, parts, turn, C,
     GROUP: tl.constexpr, J: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """As ``exchange``, for sums ``total`` in units of exp(top), which each part has of its own.
+    """As ``exchange``, for sums ``total`` relative to exp(top), where parts differ in ``top``.
 
     Returns:
-        The largest top, the sum in its units in the type of the board, and the next turn.
+        The largest top, the sum relative to it in the type of the board, and the next turn.
     """
     dtype: tl.constexpr = total.dtype
     total = total.to(board.dtype.element_ty)
@@ -151,7 +151,7 @@ def exchange_sums(
 
 @gpu_kernel
 def _meet(counter, parts, turn):
-    """Waits for all parts of a problem; what they wrote before can be read then."""
+    """Waits for all parts of a problem; afterwards their earlier writes can be read."""
     tl.debug_barrier()
     tl.atomic_add(counter, 1, sem="release")
     while tl.atomic_add(counter, 0, sem="acquire") < parts * (turn + 1):
@@ -173,7 +173,7 @@ def _read(
 
 @gpu_kernel
 def _place(row, n, beyond, R: tl.constexpr):
-    """Where a row is kept: vertices by place, extra rows ``beyond`` all vertices."""
+    """Position of a row in memory: extra rows follow ``beyond`` all vertices."""
     if R > 0:
         row = tl.where(row < n, row, beyond + row - n)
     return row
@@ -197,7 +197,7 @@ def store_kernel(
     kernel, k, beyond, first, hi, n, C,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """Writes K of the rows from ``first`` up to ``hi``. Others may read it after a barrier."""
+    """Writes K of the rows from ``first`` up to ``hi``. Threads may read it after a barrier."""
     row = flat_rows(J, N)
     col = flat_columns(J, N, L)
     at = _place(row, n - first, beyond - first, R) * C + col
@@ -208,7 +208,7 @@ def store_kernel(
 
 @gpu_kernel
 def _load_potential(rows, beyond, first, hi, n, N: tl.constexpr, R: tl.constexpr):
-    """What _store_potential kept of the rows from ``first``: (1, N, 1)."""
+    """Potentials of the rows from ``first``, as _store_potential wrote them: (1, N, 1)."""
     row = row_ids(N)
     at = _place(row, n - first, beyond - first, R)
     return tl.load(rows + first + at, mask=row < hi - first, other=LOWEST)
@@ -216,7 +216,7 @@ def _load_potential(rows, beyond, first, hi, n, N: tl.constexpr, R: tl.constexpr
 
 @gpu_kernel
 def _store_potential(rows, u, beyond, first, hi, n, N: tl.constexpr, R: tl.constexpr):
-    """Keeps potentials of the rows from ``first`` up to ``hi``."""
+    """Writes potentials of the rows from ``first`` up to ``hi``."""
     row = row_ids(N)
     at = _place(row, n - first, beyond - first, R)
     tl.store(rows + first + at, u, mask=row < hi - first)
@@ -264,7 +264,7 @@ def _solve(
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """One part of a problem, the rows lo to hi. See the kernel on chip, step by step the same."""
+    """One part of a problem, the rows lo to hi: the same steps as in ``gpu_on_chip``."""
     C = P + BIN
     dtype: tl.constexpr = scores.dtype.element_ty
     b, scale = load_column_mass(column_mass, C, J, L)
@@ -292,7 +292,7 @@ def _solve(
                 scores, row_mass, extra, extra_mass, bin_score, kernel, potential, beyond, y, t,
                 board, counter, place, parts, turn, lo, hi, n, P, scale, J, N, L, R, BIN, GROUP,
             )  # fmt: skip
-            b = tl.where(top > 0.5 * EMPTY, b, 0.0)  # a problem without rows is over at once
+            b = tl.where(top > 0.5 * EMPTY, b, 0.0)  # a problem without rows stops at once
             v = close_columns(top, total, b)
             y = tl.full([J, 1, L], 1.0, dtype)
             c = tl.zeros([J, 1, L], dtype)
@@ -331,10 +331,10 @@ def _sum_columns(
 ):  # fmt: skip
     """Column sums of exp(S + u) over a whole problem, u that of the rows.
 
-    The rows' potentials were kept when K was formed; since then the columns were scaled by y.
+    The rows' potentials were stored when K was formed; since then the columns were scaled by y.
 
     Returns:
-        About the largest exponent of each column, its sum in units of that, and the next turn.
+        About the largest exponent of each column, the sum relative to it, and the next turn.
     """
     C = P + BIN
     dtype: tl.constexpr = scores.dtype.element_ty
@@ -353,7 +353,7 @@ def _sum_columns(
         total *= tl.exp((top - higher).to(dtype))
         total += total_here * tl.exp((top_here - higher).to(dtype))
         top = higher
-    tl.debug_barrier()  # K and the potentials, which were read here, are written next
+    tl.debug_barrier()  # K and the potentials were read above and are written next
     top, total_all, turn = exchange_sums(
         top, total, board, counter, place, parts, turn, C, GROUP, J, L
     )

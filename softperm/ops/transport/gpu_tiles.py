@@ -1,13 +1,13 @@
-"""Tiles of transport problems in Triton: sums over them, and their way from and to memory.
+"""Tiles of transport problems in Triton: sums over them, loading and storing.
 
 A tile holds N rows of one problem as (J, N, L): its entry ``(j, i, l)`` is row i, column j · L + l.
 With L short of a warp, a warp spans several rows, and a thread holds the entries of all j: so sums
 along rows and along columns both stay mostly inside threads. Vectors keep all three axes, (1, N, 1)
-over rows and (J, 1, L) over columns, and nothing is laid out anew between the updates.
+over rows and (J, 1, L) over columns, so that no data moves between threads between updates.
 
-How a tile lies in the threads is the compiler's choice, which follows the loads. So tiles are
-loaded flat, as (J · N, L), where it has only one; and vectors over columns in J pieces, too small
-to count.
+The compiler chooses how a tile is distributed over threads, and it follows the loads. So tiles are
+loaded flat, as (J · N, L), for which there is only one choice, and vectors over columns in J
+pieces, which are too small to influence it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def largest(x):
 
 @gpu_kernel
 def positive(x):
-    """1 in the place of 0: for sums over what is not there."""
+    """Replaces 0 by 1: for empty sums that are divisors."""
     return tl.where(x > 0, x, 1.0)
 
 
 @gpu_kernel
 def quotient(x, y, FAST: tl.constexpr):
-    """Quotient x / y; with FAST by the reciprocal unit: two instructions, to two last bits."""
+    """Quotient x / y; with FAST by the reciprocal unit: two instructions, exact to two bits."""
     if FAST:
         return libdevice.fast_dividef(x, y)
     else:
@@ -77,13 +77,13 @@ def row_ids(N: tl.constexpr):
 
 @gpu_kernel
 def flat_rows(J: tl.constexpr, N: tl.constexpr):
-    """Number of the row of each entry of a tile laid flat: (J · N, 1)."""
+    """Number of the row of each entry of a flat tile: (J · N, 1)."""
     return (tl.arange(0, J * N) % N)[:, None]
 
 
 @gpu_kernel
 def flat_columns(J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
-    """Number of the column of each entry of a tile laid flat: (J · N, L)."""
+    """Number of the column of each entry of a flat tile: (J · N, L)."""
     return (tl.arange(0, J * N) // N)[:, None] * L + tl.arange(0, L)[None, :]
 
 
@@ -130,7 +130,7 @@ def store_rows(rows, x, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr)
 def store_extra(
     rows, x, n, left, C, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr
 ):
-    """Writes the R rows of a tile that follow the first n, those before row ``left``."""
+    """Writes the R rows of a tile after its first n, as far as they are before row ``left``."""
     at = flat_rows(J, N) - n
     col = flat_columns(J, N, L)
     inside = (at >= 0) & (at < R) & (at < left - n) & (col < C)
@@ -162,9 +162,9 @@ def load_scores(
 
 @gpu_kernel
 def load_row_mass(row_mass, extra_mass, n, left, scale, N: tl.constexpr, R: tl.constexpr):
-    """Mass of N rows as load_scores lays them, 0 from row ``left`` on, in units of ``scale``.
+    """Mass of the N rows of load_scores, 0 from row ``left`` on, in units of ``scale``.
 
-    Load it before the tile: where they meet, the compiler prefers the layout loaded last.
+    Load it before the tile: where both meet, the compiler prefers the layout loaded last.
     """
     n = n.to(tl.int32)
     row = row_ids(N)

@@ -31,7 +31,7 @@ START = tl.constexpr(1e30)  # the error before the first iteration
 
 @gpu_kernel
 def _narrow(v, dtype: tl.constexpr):
-    """Potentials in the type of the scores, LOWEST as far as a float32 goes."""
+    """Potentials in the type of the scores, with LOWEST clipped to the range of float32."""
     return tl.maximum(v, FAR).to(dtype)
 
 
@@ -39,7 +39,7 @@ def _narrow(v, dtype: tl.constexpr):
 def _exponential(s, v, top):
     """Exponential of S + v − top, for potentials v in float64.
 
-    In float32 the sum is formed with twice its digits, from two parts of v and what rounding left
+    In float32 the sum is formed with twice its digits, from two parts of v and the rounding error
     of the first sum: a GPU converts to float64 and back at an eighth of the rate at which it adds.
     """
     if s.dtype == tl.float64:
@@ -49,13 +49,13 @@ def _exponential(s, v, top):
         low = (tl.maximum(v, FAR) - high).to(tl.float32)
         x = s + high
         back = x - s
-        lost = tl.where(x > FAR, (s - (x - back)) + (high - back), 0.0)  # of −∞ nothing is
+        lost = tl.where(x > FAR, (s - (x - back)) + (high - back), 0.0)  # −∞ has no rounding error
         return tl.exp((x - top) + (lost + low))
 
 
 @gpu_kernel
 def _top_of_rows(s, v):
-    """About the largest S + v of each row: exponentials in its units are neither large nor lost."""
+    """About the largest S + v of each row: exponentials relative to it do not overflow."""
     return tl.maximum(top_of_columns(s + _narrow(v, s.dtype)), EMPTY)
 
 
@@ -76,9 +76,10 @@ def row_potential(s, v, a):
 
 @gpu_kernel
 def first_potential(a, scale, n, N: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr):
-    """Where the iteration starts: 0; LOWEST in rows without mass.
+    """Row potentials before the first iteration: 0; LOWEST in rows without mass.
 
-    The first row after n vertices may stand for k padding vertices: log k, as if it were k rows.
+    The first row after n vertices may stand for k padding vertices and starts at log k, which is
+    equivalent to k rows that start at 0.
     """
     u = tl.where(a > 0, 0.0, LOWEST).to(tl.float64)
     if R > BIN:
@@ -89,7 +90,7 @@ def first_potential(a, scale, n, N: tl.constexpr, R: tl.constexpr, BIN: tl.const
 
 @gpu_kernel
 def column_sums(s, u):
-    """About the largest S + u of each column, and the sum of exp(S + u) in units of its exp."""
+    """About the largest S + u of each column, and the sum of exp(S + u) relative to its exp."""
     top = tl.maximum(tl.max(s + _narrow(u, s.dtype), 1, keep_dims=True), EMPTY)
     return top.to(tl.float64), over_rows(_exponential(s, u, top))
 
@@ -115,7 +116,7 @@ def shares(s, u, v, per_b):
 
 @gpu_kernel
 def reciprocal(b):
-    """One over the masses; 0 for 0."""
+    """Reciprocals of the masses; 0 for 0."""
     return tl.where(b > 0, 1.0 / positive(b), 0.0)
 
 
@@ -130,16 +131,16 @@ def since(v, base, per_b, dtype: tl.constexpr):
 
 @gpu_kernel
 def judge(c, y, b, per_b, before, slope_error, slope_fall, tolerance, FAST: tl.constexpr):
-    """Where an iteration stands, from the column sums c = Kᵀx and the columns' scaling y.
+    """Error, stopping rule and next scaling, from the column sums c = Kᵀx and the scaling y.
 
     The stopping rule is the reference's: stop when error · max(1, ρ / (1 − ρ)) is not above the
-    tolerance. Here ρ / (1 − ρ) is kept as error / fall, the fall being that of the error in one
-    iteration. Float32 errors carry noise of about 1e-7. So there a fall within NOISE says nothing
-    and the last pair that was readable stands; and an error below FLAT, which may never shrink
-    further, is enough if that pair promises PROMISE.
+    tolerance. Here ρ / (1 − ρ) is stored as error / fall, where fall is the decrease of the error
+    in one iteration. Float32 errors have noise of about 1e-7. There, a fall within NOISE is ignored
+    and the previous pair is kept; and an error below FLAT, which may never shrink further, is
+    accepted if that pair predicts PROMISE.
 
-    The next scaling b / c is safe in linear space when no column's sum is so small that entries
-    lost to underflow could matter to it, and no scaling so large that they could to the rows.
+    The next scaling b / c is safe in linear space if no column sum is so small that entries lost to
+    underflow could matter to it, and no scaling so large that they could matter to the rows.
 
     Returns:
         The error, the pair, whether the iteration is over, the next scaling, whether it is safe.
@@ -152,7 +153,7 @@ def judge(c, y, b, per_b, before, slope_error, slope_fall, tolerance, FAST: tl.c
     FLOOR: tl.constexpr = 1e-100 if WIDE else 1e-16
     UNSAFE: tl.constexpr = 1e30
     mass = positive(b)
-    c = tl.where(b > 0, c, mass)  # a column without mass holds what it should
+    c = tl.where(b > 0, c, mass)  # a column without mass has no error
     wrong = tl.where(b > 0, tl.abs(c * y * per_b - 1.0), 0.0)
     good = (c >= tl.maximum(mass * (1.0 / REACH), FLOOR)) & (c <= mass * REACH)
     error = largest(tl.where(good, wrong, UNSAFE))
@@ -175,8 +176,8 @@ def judge(c, y, b, per_b, before, slope_error, slope_fall, tolerance, FAST: tl.c
 def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constexpr):
     """Gradient through the last row update: K ∘ a (G − Σ_k K G).
 
-    G counts only up to a constant in each row. Less its value where the row's plan is largest, what
-    a nearly hard plan leaves of the difference does not drown in rounding.
+    Only differences of G within a row matter. Its value where the row's plan is largest is
+    subtracted first, which avoids cancellation for nearly hard plans.
     """
     g = load_rows(grad, n, P, J, N, L)
     g -= top_of_columns(tl.where(k == top_of_columns(k), g, -NEVER))
@@ -185,7 +186,7 @@ def first_term(grad, k, a, n, P, J: tl.constexpr, N: tl.constexpr, L: tl.constex
 
 @gpu_kernel
 def spread(beta, per_b):
-    """Range of β over the columns with mass. It does not see a constant added to all of them."""
+    """Range of β over the columns with mass, which a constant added to all of β does not change."""
     alive = per_b > 0
     up, down = largest(tl.where(alive, beta, -NEVER)), largest(tl.where(alive, -beta, -NEVER))
     return tl.maximum(up + down, 0.0)
@@ -193,7 +194,7 @@ def spread(beta, per_b):
 
 @gpu_kernel
 def rest_of_series(now, before):
-    """What is left of a geometric series whose last two terms these are; at least the last."""
+    """The rest of a geometric series with these last two terms; at least the last term."""
     fall = before - now
     rest = tl.where(fall > 0, now * tl.maximum(now / positive(fall), 1.0), NEVER)
     return tl.where(now > 0, rest, 0.0)
@@ -203,8 +204,8 @@ def rest_of_series(now, before):
 def neumann(k, a, gv, per_b, t):
     """Multipliers of the columns at the fixed point: the sum of β, β′ = Kᵀ a K β / b, and so on.
 
-    The series is summed until its rest is small beside its first term. What a constant in β adds
-    to the gradient cancels against the rows' multipliers, so only the range of β counts.
+    The series is summed until its rest is small relative to its first term. A constant added to β
+    cancels against the rows' multipliers, so only the range of β counts.
 
     Returns:
         The sum (J, 1, L), and whether the series converged within 10 · t terms.
@@ -239,9 +240,9 @@ def replay(
 
         dS −= K ∘ x (β − y m),   gv = y · Kᵀ(x m).
 
-    Where y is not safe in linear space, K is formed anew at t − 1, where y = 1, and x β by
-    exponentials; so it is for t = 1, before which there is no row update. With TRAIL, gv
-    of each iteration is read from ``trail``: then the tile need not hold all rows.
+    Where y is not safe in linear space, K is recomputed at t − 1, where y = 1, and x β by
+    exponentials. The same is done for t = 1, which no row update precedes. With TRAIL, gv of each
+    iteration is read from ``trail``, so that the tile may hold a part of the rows.
 
     Returns:
         The gradient of the tile's scores, given its first term ``ds``: (J, N, L).

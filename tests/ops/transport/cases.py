@@ -1,4 +1,4 @@
-"""Random transport problems, and what the float64 oracle says about them."""
+"""Random transport problems, and their solutions by the float64 reference (the oracle)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Case:
         return replace(self, **{k: t.detach().to(dtype) for k, t in tensors.items()})
 
     def arguments(self) -> dict[str, Tensor | None]:
-        """Keyword arguments of :func:`sinkhorn` beside scores and ptr."""
+        """Keyword arguments of :func:`sinkhorn` besides scores and ptr."""
         return {k: t for k, t in vars(self).items() if k not in {"scores", "ptr", "grad"}}
 
 
@@ -88,12 +88,12 @@ def differentiate(case: Case, **options) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def oracle(case: Case, **options) -> tuple[Tensor, dict[str, Tensor]]:
-    """What the reference says in float64."""
+    """Plan and gradients of the reference in float64."""
     return differentiate(case.to(torch.float64), backend="reference", **options)
 
 
 def distance(ours: Tensor, truth: Tensor) -> float:
-    """Relative distance in norm; 0 of nothing."""
+    """Relative distance in norm; 0 for empty tensors."""
     gap = torch.linalg.vector_norm(ours.double() - truth)
     return float(gap / torch.linalg.vector_norm(truth)) if gap > 0 else 0.0
 

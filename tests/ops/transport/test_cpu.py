@@ -62,7 +62,7 @@ def test_float32_is_finite_and_near_the_oracle_at_huge_scores(reach, padding, du
     true_plan, true_gradients = oracle(case, **options)
     if reach <= 1e4:
         assert distance(plan, true_plan) < 1e-3
-        # Plans are almost hard, so gradients may vanish: compared with what they are made of.
+        # Plans are almost hard, so gradients may vanish: compare with the size of their terms.
         terms = torch.linalg.vector_norm(case.grad * true_plan)
         gap = torch.linalg.vector_norm(gradients["scores"] - true_gradients["scores"])
         assert gap < 1e-4 * torch.linalg.vector_norm(true_gradients["scores"]) + 1e-10 * terms
@@ -70,7 +70,7 @@ def test_float32_is_finite_and_near_the_oracle_at_huge_scores(reach, padding, du
 
 
 @pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
-def test_scores_of_raw_triangle_counts_are_as_good_as_any(padding, dustbin):
+def test_scores_of_raw_triangle_counts_equal_the_oracle(padding, dustbin):
     """Heavy-tailed features, thousands at most, times a few weights, rectified: many ties at 0."""
     case = draw([75, 52, 200], 12, 1.0, padding=padding, dustbin=dustbin)
     generator = torch.Generator().manual_seed(0)
@@ -109,7 +109,7 @@ def test_graphs_of_0_to_6000_vertices_in_one_batch():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
-def test_implicit_gradient_is_the_truncated_one_at_convergence(dtype, padding, dustbin):
+def test_implicit_gradient_equals_the_truncated_one_at_convergence(dtype, padding, dustbin):
     case = draw(SIZES, 5, 4.0, padding=padding, dustbin=dustbin, masses=True, dtype=dtype)
     _, implicit = differentiate(case, iterations=1000, gradient="implicit")
     _, truncated = oracle(case, iterations=400, tolerance=0.0)
@@ -140,7 +140,7 @@ def test_implicit_falls_back_to_the_iterations_that_were_run():
     torch.testing.assert_close(fallen["scores"], truncated["scores"], rtol=0, atol=0)
 
 
-def test_auto_takes_truncated_where_the_iteration_was_cut_off():
+def test_auto_uses_truncated_where_the_iteration_did_not_converge():
     case = draw([9, 5], 4, 20.0, dtype=torch.float64)
     _, auto = differentiate(case, iterations=3, tolerance=1e-9)
     _, truncated = differentiate(case, iterations=3, tolerance=1e-9, gradient="truncated")
@@ -148,7 +148,7 @@ def test_auto_takes_truncated_where_the_iteration_was_cut_off():
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-8])
-def test_early_stops_are_those_of_the_reference(tolerance):
+def test_early_stops_equal_those_of_the_reference(tolerance):
     case = draw(SIZES, 6, 8.0, padding=True, dtype=torch.float64)
     plans, infos = zip(
         *(
@@ -225,7 +225,7 @@ def test_columns_without_mass_stay_empty():
     assert distance(gradients["scores"], true_gradients["scores"]) < 1e-12
 
 
-def test_masses_that_do_not_add_up_are_met_as_the_oracle_meets_them():
+def test_masses_with_different_totals_are_handled_like_the_oracle():
     case = draw([9, 4], 4, 3.0, dtype=torch.float64)
     masses = torch.tensor([[1.0, 2.0, 3.0, 30.0]]).double().expand(2, 4)
     case = replace(case, column_mass=masses)
@@ -249,7 +249,7 @@ def test_vertices_outside_every_problem_have_no_plan_and_no_gradient():
     assert plan[3:9].sum() > 5.99
 
 
-def test_strided_inputs_are_read_as_they_are():
+def test_strided_inputs_give_the_same_result():
     case = draw([5, 7], 4, masses=True)
     wide = torch.zeros(4, 24)
     wide[:, ::2] = case.scores.mT
@@ -313,12 +313,12 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_torchs_threads_are_left_alone_and_a_forked_process_has_its_own():
+def test_torchs_number_of_threads_is_unchanged_and_a_forked_process_works():
     command = [sys.executable, "-c", FORKED]
     subprocess.run(command, check=True, timeout=300, cwd=Path(__file__).parents[3])
 
 
-def test_not_a_number_stays_in_its_problem():
+def test_nan_stays_in_its_problem():
     case = draw([5, 6], 3)
     scores = case.scores.clone()
     scores[2, 1] = torch.nan
@@ -337,7 +337,7 @@ def test_forbidden_pairs_have_no_mass():
     torch.testing.assert_close(plan.sum(0), torch.full((3,), 2.0, dtype=torch.float64))
 
 
-def test_models_side_by_side_are_models_one_by_one():
+def test_models_at_once_equal_each_model_alone():
     cases = [draw([4, 9, 2], 5, 4.0, padding=True, dustbin=True, seed=s) for s in range(3)]
     problems = [_problem(c) for c in cases]
     v = len(cases[0].scores)

@@ -57,7 +57,7 @@ def test_exp_is_right_to_rounding(dtype, lowest):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_exp_of_what_is_no_ordinary_number(dtype):
+def test_exp_of_special_values(dtype):
     x = np.array([-np.inf, -1e6, -709.0, 0.0, np.nan, -1e300, -0.0, 1e-300])
     out = np.empty(8, dtype)
     _exp(x, out)
@@ -73,7 +73,7 @@ def test_log_is_right_to_rounding():
     assert (np.abs(out - truth) <= 3 * np.finfo(float).eps * np.abs(truth)).all()
 
 
-def test_log_of_what_is_no_ordinary_number():
+def test_log_of_special_values():
     x = np.array([0.0, 1.0, np.inf, np.nan, -1.0, 1e-310, 2.0**-1022, np.e])
     out = np.empty(8)
     _log(x, out)

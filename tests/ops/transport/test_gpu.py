@@ -18,7 +18,7 @@ SHAPES = [(False, False), (True, False), (False, True), (True, True)]  # padding
 LEAVES = ["scores", "padding", "dustbin"]
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::RuntimeWarning"  # the interpreter's numpy warns of underflow, as GPUs do not
+    "ignore::RuntimeWarning"  # numpy, in the interpreter, warns of underflow
 )
 
 
@@ -37,15 +37,15 @@ def solve(case: Case, iterations: int, tolerance=0.0, gradient=1):
     outputs = [(problem.scores, d_scores), (problem.extra, d_extra.sum(1))]
     outputs += [(problem.bin_score, d_bin.sum(1))]
     outputs = [(x, g) for x, g in outputs if x.requires_grad]
-    found = torch.autograd.grad(
+    computed = torch.autograd.grad(
         [x for x, _ in outputs], list(leaves.values()), [g for _, g in outputs]
     )
-    gradients = {k: g.cpu() for k, g in zip(leaves, found, strict=True)}
+    gradients = {k: g.cpu() for k, g in zip(leaves, computed, strict=True)}
     return plan.cpu(), gradients, used.cpu()[0]
 
 
 def agree(case: Case, iterations: int, limit=1e-6, grad_limit=1e-5, **options):
-    """Asserts that plan and gradients are the oracle's; returns the iterations used.
+    """Asserts that plan and gradients equal the oracle's; returns the iterations used.
 
     Where the constraints leave next to nothing of the gradient, rounding is judged by what they
     were given: 1 % of plan times gradient.
@@ -103,12 +103,12 @@ def test_float64_equals_the_oracle_and_stops_where_it_does():
 
 @law
 @pytest.mark.parametrize(("reach", "dustbin"), [(100.0, False), (1e4, False), (1e4, True)])
-def test_large_scores_are_no_harder(reach, dustbin):
+def test_large_scores_equal_the_oracle(reach, dustbin):
     agree(draw([9, 4], 5, reach, padding=True, dustbin=dustbin), 8)
 
 
 @law
-def test_the_implicit_gradient_is_that_of_the_limit():
+def test_the_implicit_gradient_equals_that_of_the_limit():
     case = draw([6, 9, 1], 4, padding=True, dustbin=True)
     used = agree(case, 100, 1e-5, 1e-4, tolerance=1e-6, gradient=0)
     assert used.max() < 100
@@ -131,14 +131,14 @@ def test_larger_problems_with_large_scores_equal_the_oracle(tiny_chips):
 
 
 def counts(dtype: torch.dtype = torch.float32) -> Case:
-    """Scores as raw counts give them: one hub among leaves, so potentials move far."""
+    """Scores of raw counts: one hub among leaves, so that potentials move far."""
     case = draw([11], 4, padding=True, dustbin=True, dtype=dtype)
     degree = torch.tensor([1.0] * 10 + [500.0], dtype=dtype)
     return replace(case, scores=torch.outer(degree, torch.linspace(0, 1, 4, dtype=dtype)))
 
 
 FAR = {torch.float32: (25, 1e-6, 1e-5), torch.float64: (100, 1e-12, 1e-11)}
-"""Iterations until log space is needed again, and what may be left of the oracle's difference."""
+"""Iterations until log space is needed again, and the tolerance against the oracle."""
 
 
 @law
@@ -160,7 +160,7 @@ def test_rows_with_scores_of_all_sizes_equal_the_oracle():
 
 @law
 @pytest.mark.parametrize("lowest", [-math.inf, -5e37])
-def test_what_may_not_be_matched_is_not(lowest):
+def test_forbidden_pairs_are_not_matched(lowest):
     case = draw([9, 6], 5, masses=True)
     scores = case.scores.clone()
     scores[2, 3] = scores[11, 0] = lowest
@@ -191,7 +191,7 @@ def test_any_masses_and_vertices_outside_every_problem():
 
 
 @law
-def test_models_side_by_side_are_each_as_alone():
+def test_models_at_once_equal_each_model_alone():
     cases = [draw([4, 6], 5, dustbin=True, padding=True, seed=seed) for seed in (0, 1)]
     problems = [pose(c.scores, c.ptr, **c.arguments()) for c in cases]
     alone = [[getattr(q, k).to(DEVICE) for k in q.__dataclass_fields__] for q in problems]
@@ -207,27 +207,29 @@ def test_models_side_by_side_are_each_as_alone():
 @pytest.mark.parametrize(("most", "launches"), [(15, 3), (14, 2), (3, 2), (2, 1)])
 def test_knowing_the_largest_graph_spares_launches_and_changes_nothing(monkeypatch, most, launches):
     """Chips of 4 and 16 rows, two of them extra rows."""
-    made = []
+    counts_of_launches = []
     monkeypatch.setattr(gpu, "CHIP", (gpu.Tile(128, 1, 168), gpu.Tile(512, 1, 168)))
     monkeypatch.setattr(gpu, "STREAM", gpu.Tile(128, 1, 168))
     run = gpu.run_concurrently
-    monkeypatch.setattr(gpu, "run_concurrently", lambda x, d: (made.append(len(x)), run(x, d)))
+    monkeypatch.setattr(
+        gpu, "run_concurrently", lambda x, d: (counts_of_launches.append(len(x)), run(x, d))
+    )
     case = draw([0, *[most] * (16 // most + 1)], 3, padding=True, dustbin=True)
     problem = pose(case.scores, case.ptr, **case.arguments())
     arrays = [getattr(problem, k).detach().to(DEVICE) for k in problem.__dataclass_fields__]
     grad = case.grad.to(DEVICE)
-    found = []
+    results = []
     for largest in (-1, most):
         plan, history, used, error = gpu.forward(*arrays, 2, 0.0, largest)
         back = gpu.backward(grad, plan, *arrays, history, used, error, 0.0, 1, largest)
-        found.append((plan, used, error, *back))  # history may end before its last row
-    assert made == [3, 3, launches, launches]
-    for every, promised in zip(*found, strict=True):
+        results.append((plan, used, error, *back))  # history may end before its last row
+    assert counts_of_launches == [3, 3, launches, launches]
+    for every, promised in zip(*results, strict=True):
         assert torch.equal(every, promised)
 
 
 @law
-def test_nothing_to_solve_is_solved():
+def test_empty_batches_have_empty_plans():
     none = torch.zeros(1, 1, dtype=torch.int64, device=DEVICE)
     no = {k: torch.zeros(s, device=DEVICE) for k, s in {"v": (0, 3), "b": (1, 0, 3)}.items()}
     empty = torch.zeros(1, 0, 3, device=DEVICE)
@@ -265,8 +267,8 @@ class _AtOnce:
 
     def __getitem__(self, grid):
         def launch(*arguments, **options):
-            given = {t.data_ptr(): t for t in arguments if torch.is_tensor(t)}
-            shared = {at: t.clone().share_memory_() for at, t in given.items()}
+            tensors = {t.data_ptr(): t for t in arguments if torch.is_tensor(t)}
+            shared = {at: t.clone().share_memory_() for at, t in tensors.items()}
             passed = [shared[t.data_ptr()] if torch.is_tensor(t) else t for t in arguments]
             roles = [(rank, grid[0], self.kernel, passed) for rank in range(grid[0])]
             context = get_context("fork")
@@ -276,7 +278,7 @@ class _AtOnce:
             for player in players:
                 player.join(120)
             assert [player.exitcode for player in players] == [0] * grid[0]
-            for at, t in given.items():
+            for at, t in tensors.items():
                 t.copy_(shared[at])
 
         return launch
@@ -284,7 +286,7 @@ class _AtOnce:
 
 @law
 @pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs the programs of a group at once anyway")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork beside torch's idle threads
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork while torch has idle threads
 def test_programs_that_share_a_problem_agree(tiny_chips, monkeypatch):
     launch = gpu._stream
     monkeypatch.setattr(gpu, "_multiprocessors", lambda _: 3)

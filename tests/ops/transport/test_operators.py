@@ -1,4 +1,4 @@
-"""The registered operator: what torch asks of it, gradients, stacking, compilation."""
+"""The registered operator: torch's checks, gradients, mapping over models, compilation."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def _operands(padding, dustbin, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
-def test_operators_keep_torchs_rules(padding, dustbin):
+def test_operators_follow_torchs_rules(padding, dustbin):
     tensors = _operands(padding, dustbin)
     torch.library.opcheck(sinkhorn_op, (*tensors, 6, 0.0, 1, -1))
     plan, history, used, error = sinkhorn_op(*tensors, 6, 0.0, 1, -1)
@@ -35,7 +35,7 @@ def test_operators_keep_torchs_rules(padding, dustbin):
 
 @pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
 @pytest.mark.parametrize(("gradient", "iterations"), [("truncated", 4), ("implicit", 2000)])
-def test_gradients_are_those_of_finite_differences(padding, dustbin, gradient, iterations):
+def test_gradients_equal_finite_differences(padding, dustbin, gradient, iterations):
     case = draw([4, 1, 3], 3, 2.0, padding=padding, dustbin=dustbin, dtype=torch.float64)
     leaves = [t for t in (case.scores, case.padding, case.dustbin) if t is not None]
     leaves = [t.detach().clone().requires_grad_() for t in leaves]
@@ -117,13 +117,13 @@ for dustbin in (False, True):
 
 
 def test_compiled_code_computes_the_same():
-    """In a process of its own, because the shape checks of a test run cannot be compiled."""
+    """In a separate process, because the shape checks of a test run cannot be compiled."""
     tests = Path(__file__).parents[2]
     command = [sys.executable, "-W", "ignore", "-c", COMPILED, str(tests)]
     subprocess.run(command, check=True, timeout=300, cwd=tests.parent)
 
 
-def test_masses_carry_no_gradient():
+def test_masses_receive_no_gradient():
     case = draw([6], 3, masses=True, dtype=torch.float64)
     masses = [t.clone().requires_grad_() for t in (case.row_mass, case.column_mass)]
     scores = case.scores.clone().requires_grad_()
@@ -134,7 +134,7 @@ def test_masses_carry_no_gradient():
     assert all(mass.grad is None for mass in masses)
 
 
-def test_second_derivatives_are_refused_not_forgotten():
+def test_second_derivatives_raise_an_error():
     case = draw([4, 3], 3, 2.0, dtype=torch.float64)
     scores = case.scores.clone().requires_grad_()
     plan = sinkhorn(scores, case.ptr)
@@ -145,7 +145,7 @@ def test_second_derivatives_are_refused_not_forgotten():
     assert gradgradcheck(lambda s: sinkhorn(s, case.ptr, **options), scores)
 
 
-def test_tangents_are_refused_not_forgotten():
+def test_forward_mode_and_function_transforms_raise_an_error():
     case = draw([4, 3], 3, 2.0, dtype=torch.float64)
     scores, direction = case.scores, torch.ones_like(case.scores)
 
@@ -153,14 +153,14 @@ def test_tangents_are_refused_not_forgotten():
         return sinkhorn(s, case.ptr, **options).square().sum()
 
     stacked = torch.stack([scores, scores])
-    for wanted in (
+    for derivative in (
         lambda: torch.func.grad(total)(scores),
         lambda: torch.func.jvp(total, (scores,), (direction,)),
         lambda: torch.func.jvp(torch.vmap(total), (stacked,), (stacked,)),
         lambda: torch.vmap(torch.func.grad(total))(stacked),
     ):
         with pytest.raises(NotImplementedError, match="backend='reference' does"):
-            wanted()
+            derivative()
     with forward_ad.dual_level(), pytest.raises(NotImplementedError):
         total(forward_ad.make_dual(scores, direction))
     gradient = torch.func.grad(lambda s: total(s, backend="reference"))(scores)
@@ -168,7 +168,7 @@ def test_tangents_are_refused_not_forgotten():
     torch.testing.assert_close(torch.autograd.grad(total(scores), scores)[0], gradient)
 
 
-@pytest.mark.usefixtures("without_shape_checks")  # which know plain numbers only
+@pytest.mark.usefixtures("without_shape_checks")  # which accept plain numbers only
 def test_numbers_may_be_tensors_without_axes():
     case = draw([4, 3], 3, 2.0)
     numbers = {"iterations": 7, "tolerance": 0.5, "largest": 4}
@@ -177,8 +177,8 @@ def test_numbers_may_be_tensors_without_axes():
     assert torch.equal(sinkhorn(case.scores, case.ptr, **tensors), plan)
 
 
-@pytest.mark.usefixtures("without_shape_checks")  # which know no unsigned ones
-def test_offsets_may_be_of_any_whole_numbers():
+@pytest.mark.usefixtures("without_shape_checks")  # which accept no unsigned types
+def test_offsets_may_have_any_integer_type():
     case = draw([4, 3], 3, 2.0)
     plan = sinkhorn(case.scores, case.ptr)
     for kind in (torch.uint8, torch.int16, torch.int32):

@@ -1,4 +1,4 @@
-"""Laws of the transport, whatever computes it, on random problems."""
+"""Laws of the transport on random problems, for all backends."""
 
 import inspect
 import math
@@ -48,7 +48,7 @@ def test_rows_hold_their_mass(case):
 
 @law
 @given(problems)
-def test_columns_hold_their_mass_as_far_as_is_reported(case):
+def test_columns_hold_their_mass_up_to_the_reported_error(case):
     if case.dustbin is not None or case.padding is not None:
         case = replace(case, dustbin=None, padding=None, padding_mass=None, column_mass=None)
     plan, info = _plan(case, return_info=True)
@@ -80,7 +80,7 @@ def test_order_of_the_vertices_does_not_matter(case, random):
 
 @law
 @given(problems)
-def test_graphs_of_a_batch_do_not_know_each_other(case):
+def test_graphs_of_a_batch_do_not_influence_each_other(case):
     plan, gradients = differentiate(case)
     for graph, (i, j) in enumerate(zip(case.ptr[:-1], case.ptr[1:], strict=True)):
 
@@ -98,7 +98,7 @@ def test_graphs_of_a_batch_do_not_know_each_other(case):
             padding_mass=part(case.padding_mass, one),
         )
         plan_alone, gradients_alone = differentiate(alone)
-        if case.row_mass is None:  # else totals of masses are rounded otherwise
+        if case.row_mass is None:  # otherwise totals of masses are rounded differently
             torch.testing.assert_close(plan_alone, plan[rows], rtol=0, atol=0)
             torch.testing.assert_close(
                 gradients_alone["scores"], gradients["scores"][rows], rtol=0, atol=0
@@ -140,7 +140,7 @@ def test_padding_row_equals_padding_vertices(dustbin, reach, iterations, backend
 
 
 @pytest.mark.parametrize("reach", [1.0, 10.0])
-def test_plan_is_that_of_python_optimal_transport(reach):
+def test_plan_equals_that_of_python_optimal_transport(reach):
     case = draw([30, 11], 7, reach, masses=True, dtype=torch.float64)
     plan = _plan(case, iterations=10000, tolerance=1e-13)
     for graph, (i, j) in enumerate(zip(case.ptr[:-1], case.ptr[1:], strict=True)):
@@ -154,7 +154,7 @@ def test_plan_is_that_of_python_optimal_transport(reach):
         np.testing.assert_allclose(plan[i:j][on].numpy(), expected, rtol=1e-8, atol=1e-12)
 
 
-def test_more_iterations_bring_the_columns_nearer():
+def test_more_iterations_reduce_the_error_of_the_columns():
     case = draw([25], 6, 15.0, dtype=torch.float64)
     errors = [
         float(_plan(case, iterations=t, tolerance=0.0, return_info=True)[1].error)
@@ -179,7 +179,7 @@ def test_hard_scores_give_a_permutation():
     torch.testing.assert_close(plan, scores / 1e4)
 
 
-def test_dustbins_leave_what_fits_nothing_unmatched():
+def test_dustbins_leave_vertices_without_a_match_unmatched():
     scores = torch.tensor([[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]])
     plan = sinkhorn(scores, torch.tensor([0, 3]), dustbin=torch.tensor(5.0))
     assert plan[0, 0] > 0.7
@@ -202,7 +202,7 @@ def test_softmax_is_a_softmax_in_each_row(case):
     torch.testing.assert_close(plan, expected[:, :p], rtol=1e-4, atol=1e-7)
 
 
-def test_softmax_is_what_is_left_of_sinkhorn_without_column_masses():
+def test_softmax_equals_sinkhorn_where_columns_are_constant():
     """One column update fewer: with constant columns in exp(scores), both agree."""
     scores = torch.rand(5, 3, dtype=torch.float64)
     scores = scores - scores.logsumexp(0)
@@ -210,9 +210,9 @@ def test_softmax_is_what_is_left_of_sinkhorn_without_column_masses():
     torch.testing.assert_close(plan, softmax(scores, torch.tensor([0, 5])))
 
 
-def test_softmax_has_the_plan_of_vertices_in_graphs_and_refuses_what_sinkhorn_refuses():
+def test_softmax_is_zero_outside_graphs_and_checks_the_arguments_like_sinkhorn():
     scores, ptr = torch.randn(5, 3), torch.tensor([1, 2, 4])
-    scores[0] = torch.nan  # of no graph
+    scores[0] = torch.nan  # outside every graph
     mass = torch.tensor([1.0, 2.0, 0.5, 1.0, 1.0], dtype=torch.float64, requires_grad=True)
     plan = softmax(scores, ptr, row_mass=mass)
     assert plan.dtype == torch.float32
@@ -269,7 +269,7 @@ def test_softmax_takes_the_arguments_of_sinkhorn():
         ({"gradient": "exact"}, "gradient must be one of auto, truncated, implicit; got 'exact'"),
     ],
 )
-@pytest.mark.usefixtures("without_shape_checks")  # which would answer in our place
+@pytest.mark.usefixtures("without_shape_checks")  # which would raise first
 def test_errors_say_what_was_expected_and_what_came(change, message):
     arguments = {"scores": torch.zeros(5, 2), "ptr": torch.tensor([0, 5])} | change
     with pytest.raises(ValueError, match=message):
@@ -278,7 +278,7 @@ def test_errors_say_what_was_expected_and_what_came(change, message):
 
 @pytest.mark.parametrize("backend", ["fused", "reference"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_plan_of_no_numbers_is_no_success(bad, backend):
+def test_a_plan_with_nan_has_the_error_nan(bad, backend):
     scores = torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
     scores[3, 0] = bad
     plan, info = sinkhorn(scores, torch.tensor([0, 2, 4, 6]), return_info=True, backend=backend)
