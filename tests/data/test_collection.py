@@ -128,13 +128,13 @@ def test_directions_of_an_edge_that_differ_are_refused(field):
         prepare(batch)
 
 
-def test_a_users_own_field_is_no_promise():
+def test_a_users_own_field_largest_is_ignored():
     edges = torch.tensor([[0, 1], [1, 0]])
     batch = Batch.from_data_list([Data(edge_index=edges, num_nodes=2, largest=1)])
     assert "largest" not in prepare(batch)
 
 
-def test_what_is_no_batch_of_sound_graphs_is_refused():
+def test_a_single_graph_and_missing_vertices_are_refused():
     edges = torch.tensor([[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="expected a PyG Batch, got one graph"):
         prepare(Data(edge_index=edges, num_nodes=2))
@@ -142,7 +142,7 @@ def test_what_is_no_batch_of_sound_graphs_is_refused():
         prepare(Batch.from_data_list([Data(edge_index=edges + 2, num_nodes=3)]))
 
 
-def test_a_batch_of_a_collection_passes_as_it_is():
+def test_a_batch_of_a_collection_is_returned_unchanged():
     batch = COLLECTION.batch(torch.tensor([0, 1]))
     assert prepare(batch) is batch
 

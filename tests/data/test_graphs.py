@@ -254,7 +254,7 @@ DIRECTED = {
 
 
 @pytest.mark.parametrize("kind", DIRECTED)
-def test_directed_graphs_are_symmetrised_only_when_asked(kind):
+def test_directed_graphs_need_symmetrise(kind):
     with pytest.raises(
         ValueError, match=r"graph 4: edge \(0, 1\) is listed in one .*symmetrise=True"
     ):
@@ -332,7 +332,7 @@ def test_a_bare_number_and_a_list_of_one_are_the_same_attribute():
     assert as_graph(graph).x.tolist() == [[1.0], [2.5]]
 
 
-def test_sparse_attributes_are_made_dense():
+def test_sparse_attributes_become_dense():
     edges = torch.tensor([[0, 1], [1, 0]])
     for x in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()):
         assert torch.equal(as_graph(Data(edge_index=edges, num_nodes=2, x=x)).x, torch.eye(2))

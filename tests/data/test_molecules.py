@@ -35,7 +35,7 @@ def test_benzene_is_a_ring_of_aromatic_bonds_however_it_is_written():
         assert graph.edge_label == ["AROMATIC"] * 12
 
 
-def test_hydrogens_become_vertices_when_asked():
+def test_hydrogens_become_vertices_on_request():
     assert from_smiles("C").num_nodes == 1
     methane = from_smiles("C", explicit_hydrogens=True)
     assert methane.label == ["C", "H", "H", "H", "H"]

@@ -19,7 +19,7 @@ def run(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def test_list_says_what_is_here_and_what_would_be_fetched(write_tu: Callable) -> None:
+def test_list_shows_local_files_and_what_would_be_downloaded(write_tu: Callable) -> None:
     root = write_tu("MUTAG")
     rows = {r["name"]: r for r in json.loads(run("list", "--data-root", root, "--json"))}
     assert rows["MUTAG"]["raw files"] == str(root / "tu" / "MUTAG.zip")
@@ -60,13 +60,13 @@ def test_show_gives_json(write_tu: Callable) -> None:
     assert found["figures"] == []
 
 
-def test_verify_finds_sound_files_sound(write_tu: Callable) -> None:
+def test_verify_accepts_undamaged_files(write_tu: Callable) -> None:
     checks = json.loads(run("verify", "TOY", "--data-root", write_tu(), "--json"))
     assert [c["what"] for c in checks] == ["raw files", "data", "prepared files"]
     assert all(c["good"] for c in checks)
 
 
-def test_verify_without_names_looks_at_what_is_at_hand(write_tu: Callable) -> None:
+def test_verify_without_names_checks_all_local_datasets(write_tu: Callable) -> None:
     root = write_tu("IMDB-BINARY")
     with pytest.raises(ValueError, match=r"not as it should be: IMDB-BINARY \(data\)"):
         run("verify", "--data-root", root)  # the name is known, and the data is not its
@@ -90,6 +90,6 @@ def test_verify_names_what_is_damaged(write_tu: Callable) -> None:
     run("verify", "TOY", "--data-root", root)
 
 
-def test_what_is_not_here_is_said() -> None:
+def test_a_dataset_that_is_not_local_is_an_error() -> None:
     with pytest.raises(ValueError, match="TOY is not on this machine; softperm data get TOY"):
         run("verify", "TOY")

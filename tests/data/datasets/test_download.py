@@ -72,7 +72,7 @@ def test_a_connection_that_breaks_off_is_continued(
     assert [asked for _, asked in server.requests] == [None, "bytes=100000-", "bytes=200000-"]
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_from_the_start(
+def test_a_file_that_changed_meanwhile_is_downloaded_from_the_start(
     target: Path, server: FileServer
 ) -> None:
     server.break_after = 50_000
@@ -106,7 +106,7 @@ def test_a_file_complete_but_not_yet_named_is_taken_again(
     assert target.read_bytes() == CONTENT
 
 
-def test_other_content_than_pinned_is_not_kept(target: Path, server: FileServer) -> None:
+def test_content_with_another_checksum_is_discarded(target: Path, server: FileServer) -> None:
     with pytest.raises(ValueError, match="holds other content than expected"):
         download(f"{server.url}/file.zip", target, sha256="0" * 64)
     assert sorted(p.name for p in target.parent.iterdir()) == ["file.zip.lock"]
@@ -114,7 +114,9 @@ def test_other_content_than_pinned_is_not_kept(target: Path, server: FileServer)
     assert target.read_bytes() == CONTENT
 
 
-def test_a_missing_file_and_a_silent_machine_are_said(target: Path, server: FileServer) -> None:
+def test_a_missing_file_and_an_unreachable_server_are_errors(
+    target: Path, server: FileServer
+) -> None:
     with pytest.raises(Unreachable, match="answered 404"):
         download(f"{server.url}/nothing.zip", target)
     with pytest.raises(Unreachable, match="cannot be reached"):
@@ -122,7 +124,7 @@ def test_a_missing_file_and_a_silent_machine_are_said(target: Path, server: File
 
 
 @pytest.mark.parametrize("url", ["http://example.org/file.zip", "file:///etc/passwd", "ftp://h/f"])
-def test_nothing_is_fetched_unprotected(tmp_path: Path, url: str) -> None:
+def test_downloads_need_a_protected_connection(tmp_path: Path, url: str) -> None:
     with pytest.raises(ValueError, match="expected an https address"):
         download(url, tmp_path / "file")
 

@@ -70,7 +70,7 @@ def test_attributes_are_a_matter_of_choice(write_tu: Callable) -> None:
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf"])
-def test_attributes_that_are_no_numbers_are_named(write_tu: Callable, bad: str) -> None:
+def test_attributes_that_are_not_finite_are_named(write_tu: Callable, bad: str) -> None:
     root = write_tu()
     good = load_dataset("TOY", root)
     row = int(good.collection.ptr[3]) + 1
@@ -108,12 +108,12 @@ def test_graph_attributes_are_regression_targets(write_tu: Callable) -> None:
         load_dataset("TOY", root, task="classification")
 
 
-def test_a_dataset_without_targets_is_said(write_tu: Callable) -> None:
+def test_a_dataset_without_targets_is_an_error(write_tu: Callable) -> None:
     with pytest.raises(ValueError, match=r"TOY_graph_attributes.txt, found neither"):
         load_dataset("TOY", write_tu(graph_labels=None))
 
 
-def test_edges_listed_once_are_taken_as_undirected_when_asked(write_tu: Callable) -> None:
+def test_edges_listed_once_are_undirected_with_symmetrise(write_tu: Callable) -> None:
     root = write_tu()
     whole = load_dataset("TOY", root)
     lines = zipfile.ZipFile(root / "tu" / "TOY.zip").read("TOY/TOY_A.txt").decode().splitlines()
@@ -140,7 +140,7 @@ def test_changed_raw_files_are_never_read_stale(write_tu: Callable) -> None:
     assert len(load_dataset("TOY", write_tu(graphs=31))) == 31
 
 
-def test_a_fetched_dataset_is_kept_and_a_damaged_one_fetched_again(
+def test_a_downloaded_dataset_is_reused_and_a_damaged_one_downloaded_again(
     write_tu: Callable, server: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     content = (write_tu() / "tu" / "TOY.zip").read_bytes()
@@ -153,7 +153,7 @@ def test_a_fetched_dataset_is_kept_and_a_damaged_one_fetched_again(
     assert len(server.requests) == 2
 
 
-def test_a_damaged_archive_of_the_user_is_said_and_reads_once_replaced(
+def test_a_damaged_archive_of_the_user_is_an_error_until_replaced(
     write_tu: Callable,
 ) -> None:
     root = write_tu()
@@ -164,7 +164,7 @@ def test_a_damaged_archive_of_the_user_is_said_and_reads_once_replaced(
     assert len(load_dataset("TOY", write_tu())) == 40
 
 
-def test_fetched_data_must_be_the_known_data(
+def test_downloaded_data_must_be_the_known_data(
     write_tu: Callable, server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOFTPERM_MIRROR", server.url)
@@ -190,7 +190,7 @@ def test_offline_one_sentence_says_what_to_put_where() -> None:
         load_dataset("MUTAG")
 
 
-def test_folds_of_a_dataset_without_published_ones_are_made_once(
+def test_folds_of_a_dataset_without_published_ones_are_drawn_once(
     write_tu: Callable, tmp_path: Path
 ) -> None:
     dataset = load_dataset("TOY", write_tu())
@@ -210,7 +210,7 @@ def test_splits_in_the_data_root_are_used(write_tu: Callable) -> None:
         dataset.folds()
 
 
-def test_published_splits_are_fetched_and_must_be_the_published_ones(
+def test_published_splits_are_downloaded_and_checked(
     write_tu: Callable, server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = load_dataset("ENZYMES", write_tu("ENZYMES"))

@@ -82,7 +82,7 @@ def test_codes_stay_within_their_vocabularies() -> None:
     assert [len(v) for v in BOND_FEATURES.values()] == [5, 6, 2]
 
 
-def test_what_is_no_molecule_is_refused_by_name() -> None:
+def test_a_string_that_is_not_a_molecule_is_named() -> None:
     with pytest.raises(ValueError, match="'nonsense' is not valid SMILES"):
         parse_smiles("nonsense")
 

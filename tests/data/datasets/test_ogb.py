@@ -82,7 +82,7 @@ def test_many_processes_give_what_one_gives(write_ogb: Callable, monkeypatch) ->
     assert told[-1] == ("preparing ogbg-molpcba", 20, 20)
 
 
-def test_the_official_archive_is_fetched_and_read_in_place(
+def test_the_official_archive_is_downloaded_and_read_in_place(
     write_ogb: Callable, server: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     root = write_ogb()
@@ -96,7 +96,7 @@ def test_the_official_archive_is_fetched_and_read_in_place(
     assert load_dataset("ogbg-molpcba").fingerprint == expected
 
 
-def test_fetched_files_of_molhiv_must_be_the_known_ones(
+def test_downloaded_files_of_molhiv_must_be_the_known_ones(
     write_ogb: Callable, server: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = write_ogb() / "ogbg-molpcba"
@@ -140,7 +140,7 @@ WHOLE = gzip.compress(b"t1,t2,t3,smiles,mol_id\n1,0,1,CCO,x\n" * 50)
         ({"split__scaffold__test": "four\n"}, r"test.csv.gz: expected one row number per line"),
     ],
 )
-def test_unsound_files_are_refused_in_one_sentence_and_read_once_mended(
+def test_unusable_files_are_refused_and_read_after_correction(
     write_ogb: Callable, files: dict, sentence: str
 ) -> None:
     root = write_ogb(**files)
@@ -150,7 +150,7 @@ def test_unsound_files_are_refused_in_one_sentence_and_read_once_mended(
     assert len(load_dataset("ogbg-molpcba", write_ogb())) == 5
 
 
-def test_a_missing_split_is_said(write_ogb: Callable) -> None:
+def test_a_missing_split_is_an_error(write_ogb: Callable) -> None:
     root = write_ogb()
     (root / "ogbg-molpcba" / "split" / "scaffold" / "valid.csv.gz").unlink()
     with pytest.raises(ValueError, match=r"split/scaffold/valid.csv.gz is missing; expected OGB's"):
@@ -164,5 +164,5 @@ def test_files_other_than_the_official_ones_are_named(write_ogb: Callable) -> No
 
 
 @pytest.mark.data
-def test_the_files_of_molhiv_at_hand_are_the_official_ones(data_root: Path) -> None:
+def test_the_local_files_of_molhiv_are_the_official_ones(data_root: Path) -> None:
     assert unknown_files(find_entry("ogbg-molhiv"), data_root / "ogbg-molhiv") == []

@@ -147,7 +147,7 @@ def test_the_random_split_is_by_seed_and_covers_all(write_qm9: Callable) -> None
     assert together.sort().values.tolist() == list(range(6))
 
 
-def test_unsound_files_are_said_in_one_sentence(write_qm9: Callable, write_sdf: Callable) -> None:
+def test_unusable_files_are_errors(write_qm9: Callable, write_sdf: Callable) -> None:
     root = write_qm9()
     packed = root / "qm9" / "qm9_130831.csv.xz"
     whole = packed.read_bytes()

@@ -93,16 +93,14 @@ def test_the_digest_is_of_the_splits_and_not_of_the_spelling(tmp_path: Path) -> 
         ),
     ],
 )
-def test_unsound_splits_are_refused_in_one_sentence(
-    tmp_path: Path, text: str, sentence: str
-) -> None:
+def test_unusable_splits_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "TOY.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=sentence):
         read_folds(path, 4)
 
 
-def test_too_few_graphs_are_said() -> None:
+def test_too_few_graphs_are_an_error() -> None:
     with pytest.raises(ValueError, match="expected 20 graphs at least for 10 folds, found 19"):
         make_folds(None, 19, 0)
 
@@ -132,7 +130,7 @@ def test_a_random_split_divides_all_graphs_by_seed() -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", sorted(SPLIT_CHECKSUMS))
-def test_the_splits_at_hand_are_the_published_ones(data_root: Path, name: str) -> None:
+def test_the_local_splits_are_the_published_ones(data_root: Path, name: str) -> None:
     path = data_root / "splits" / f"{name}.json"
     graphs = max(max(fold["test"]) for fold in json.loads(path.read_text())) + 1
     folds = read_folds(path, graphs)

@@ -31,7 +31,9 @@ def test_the_data_root_comes_before_the_cache_before_a_download(
     assert len(server.requests) == 1
 
 
-def test_a_fetched_file_that_changed_is_fetched_again(tmp_path: Path, server: FileServer) -> None:
+def test_a_downloaded_file_that_changed_is_downloaded_again(
+    tmp_path: Path, server: FileServer
+) -> None:
     server.files["/tu/TOY.zip"] = b"fetched"
     store = Store(tmp_path / "cache", mirror=server.url)
     path = store.get(FILE)
@@ -70,6 +72,6 @@ def test_arguments_come_before_the_environment(
     assert open_store().cache == tmp_path / "x" / "softperm"
 
 
-def test_a_data_root_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_data_root_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a folder"):
         open_store(tmp_path / "nothing")

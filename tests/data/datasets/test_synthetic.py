@@ -68,7 +68,7 @@ def test_the_families_without_chance_are_what_their_names_say():
     )
 
 
-def test_past_the_paper_the_graphs_grow_to_the_size_asked_for():
+def test_graphs_grow_to_the_requested_size():
     graphs = distance_study(max_vertices=12)
     assert max(g.num_nodes for g in graphs) == 12
     counts = Counter(g.family for g in graphs)

@@ -62,7 +62,7 @@ def test_a_string_of_numbers_is_a_vector(written):
     assert read(text_of(graph))[0].x.tolist() == [[0.5, 1.0, -2000.0]]
 
 
-def test_defaults_stand_for_what_is_not_said():
+def test_defaults_fill_in_missing_data():
     keys = (
         '<key id="k" for="node" attr.name="label" attr.type="string"><default>C</default></key>'
         '<key id="w" for="edge" attr.name="weight" attr.type="double"><default>2</default></key>'
@@ -113,7 +113,7 @@ def test_targets_may_stand_in_a_table_beside_the_files(tmp_path):
     assert read_back.targets["kind"].tolist() == ["", "ring", ""]
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_files_of_one_name_are_distinguished_by_their_folders(tmp_path):
     place = folder(tmp_path / "g", c=nx.path_graph(4))
     for name, graph in (("a", nx.path_graph(2)), ("b", nx.cycle_graph(3))):
         folder(place / name, one=graph)

@@ -121,14 +121,14 @@ def test_every_format_holds_the_same_graphs(tmp_path):
             assert graph.num_nodes == wanted.num_nodes
 
 
-def test_progress_is_told_of_every_graph(tmp_path):
+def test_progress_is_reported_for_every_graph(tmp_path):
     told = []
     write(tmp_path / "g", GRAPHML)
     read_graphs(tmp_path / "g", progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 2), (2, 2)]
 
 
-def test_targets_need_not_be_there_unless_asked_for(tmp_path):
+def test_only_requested_targets_must_exist(tmp_path):
     (tmp_path / "t.csv").write_text("SMILES\nCCO\n")
     assert read_graphs(tmp_path / "t.csv").targets == {}
     with pytest.raises(ValueError, match=r"t.csv has no target 'y'; its targets are: none"):
@@ -144,7 +144,7 @@ def test_tu_targets_that_are_missing_are_listed(tmp_path):
         read_graphs(write(tmp_path / "TOY", TU), target=["toxic"])
 
 
-def test_directed_files_are_symmetrised_only_when_asked(tmp_path):
+def test_directed_files_need_symmetrise(tmp_path):
     one_way = TU | {"TOY_A.txt": "1, 2\n4, 3\n"}
     lines = json.dumps(nx.node_link_data(nx.DiGraph([(0, 1)]), edges="links"))
     write(tmp_path / "t", one_way)
@@ -190,7 +190,7 @@ def test_attributes_of_a_tu_folder_that_are_not_finite_are_named(tmp_path):
         read_graphs(write(tmp_path / "TOY", files))
 
 
-def test_nothing_at_the_path_is_said(tmp_path):
+def test_a_missing_path_is_an_error(tmp_path):
     for name in ("none.csv", "none.zip", "none"):
         with pytest.raises(ValueError, match=f"{name}.*(cannot be read: No such|no such)"):
             read_graphs(tmp_path / name)

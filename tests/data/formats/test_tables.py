@@ -88,7 +88,7 @@ def test_a_bad_table_is_named_with_its_line(case):
         read(text)
 
 
-def test_a_named_column_that_is_missing_is_answered_with_those_there_are():
+def test_an_error_about_a_missing_column_lists_the_columns():
     with pytest.raises(ValueError, match="column 'mol' of SMILES, found the columns smiles, y"):
         read("smiles,y\nC,1\n", smiles_column="mol")
     with pytest.raises(ValueError, match=r"t.csv has no target 'z'; its targets are: y"):

@@ -172,7 +172,7 @@ def test_vertices_listed_out_of_order_keep_their_labels(write: Callable) -> None
     assert arrays.edge_index.tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
 
 
-def test_edges_listed_once_need_to_be_asked_for(write: Callable) -> None:
+def test_edges_listed_once_need_symmetrise(write: Callable) -> None:
     changes = {"A": "1, 2\n2, 3\n5, 4\n", "edge_labels": "1\n2\n3\n", "edge_attributes": None}
     with pytest.raises(
         ValueError, match=r"graph 0: TOY_A.txt lists edge \(1, 2\) but not \(2, 1\)"
@@ -225,7 +225,7 @@ def test_one_edge_with_two_labels_is_an_error_unless_the_first_shall_count(write
         ({"node_labels": "5\n3\n5\n9\n9\n1e30\n"}, r"TOY_node_labels.txt line 6: expected a whole"),
     ],
 )
-def test_unsound_text_is_refused_in_one_sentence_and_reads_once_mended(
+def test_unusable_text_is_refused_and_read_after_correction(
     write: Callable, changes: dict, sentence: str
 ) -> None:
     folder = write(**changes)
@@ -269,7 +269,7 @@ def test_an_archive_entry_that_leaves_the_folder_is_refused(tmp_path: Path, name
         Archive(path)
 
 
-def test_a_missing_path_and_two_datasets_in_one_folder_are_said(write: Callable) -> None:
+def test_a_missing_path_and_two_datasets_in_one_folder_are_errors(write: Callable) -> None:
     folder = write()
     with pytest.raises(ValueError, match="no such folder or zip archive"):
         read_tu(folder / "nothing")
