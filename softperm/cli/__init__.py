@@ -1,23 +1,78 @@
 """The command ``softperm``: parses, calls the library, prints.
 
-Torch and other large libraries are imported by the commands that use them, so that help is fast.
+The module of a command is imported when the command is invoked or listed. Torch and other large
+libraries are imported by the functions that use them, so that help is fast.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
 from softperm import __version__
-from softperm.cli import data, distance, embed, evaluate, predict, report, study, train
-from softperm.cli.options import GroupedHelp
 from softperm.cli.startup import defer_imports
 
+COMMANDS = ("train", "predict", "embed", "distance", "evaluate", "report", "data", "study")
+"""Modules of this package, in the order of the help; each has a function or group of its name."""
+GROUPS = ("Arguments", "Data", "Model", "Training", "Hardware", "Output", "Options")
+"""Headings of options in the help of a command."""
 
-class OneSentenceErrors(TyperGroup):
-    """Commands that report bad input as one sentence on standard error, with exit code 2."""
+
+class GroupedHelp(TyperCommand):
+    """A command whose help lists options in groups and never cuts their names."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes one section for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if each.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(each, "rich_help_panel", None) or kind, []).append(record)
+        for title in sorted(groups, key=lambda each: GROUPS.index(each) if each in GROUPS else 1):
+            with formatter.section(title):
+                formatter.write_dl(groups[title])
+
+
+class _LazyCommands(Mapping[str, Any]):
+    """The commands by name; reading one imports its module."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        module = import_module(f"softperm.cli.{name}")
+        holder = typer.Typer(rich_markup_mode=None)
+        if hasattr(module, "app"):
+            holder.add_typer(module.app, name=name)
+        else:
+            holder.command(cls=GroupedHelp)(getattr(module, name))
+        return get_group(holder).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class SoftpermCommands(TyperGroup):
+    """The group of all commands.
+
+    Bad input is reported as one sentence on standard error, with exit code 2.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _LazyCommands()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands, in the order of the help."""
+        return list(COMMANDS)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command; exit code 130 after Ctrl-C."""
@@ -39,21 +94,13 @@ class OneSentenceErrors(TyperGroup):
 
 
 app = typer.Typer(
-    cls=OneSentenceErrors,
+    cls=SoftpermCommands,
     help="Soft permutations of graphs: learn from, align and compare collections of graphs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=GroupedHelp)(train.train)
-app.command(cls=GroupedHelp)(predict.predict)
-app.command(cls=GroupedHelp)(embed.embed)
-app.command(cls=GroupedHelp)(distance.distance)
-app.command(cls=GroupedHelp)(evaluate.evaluate)
-app.command(cls=GroupedHelp)(report.report)
-app.add_typer(data.app, name="data")
-app.add_typer(study.app, name="study")
 
 _NO_MEMORY = ("out of memory", "can't allocate memory")
 """PyTorch's messages, for a GPU and for the machine."""

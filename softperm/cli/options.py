@@ -1,4 +1,4 @@
-"""Command-line options derived from the declared settings, and help that groups options."""
+"""Command-line options derived from the declared settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
 
 from softperm.estimators.settings import Parameter, parameters
 
@@ -17,25 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 HIDDEN = ("checkpoint",)  # the run folder has its own
 TEXT = ("max_time", "device")  # written otherwise than as a plain number
 
-
-GROUPS = ("Arguments", "Data", "Model", "Training", "Hardware", "Output", "Options")
 METAVARS = {"max_time": "90s|2h30m|…", "head_hidden": "256,128,…"}
-
-
-class GroupedHelp(TyperCommand):
-    """A command whose help lists options in groups and never cuts their names."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes one section for each group."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
-            if record is not None:
-                kind = "Arguments" if each.param_type_name == "argument" else "Options"
-                groups.setdefault(getattr(each, "rich_help_panel", None) or kind, []).append(record)
-        for title in sorted(groups, key=lambda each: GROUPS.index(each) if each in GROUPS else 1):
-            with formatter.section(title):
-                formatter.write_dl(groups[title])
 
 
 def with_settings(command: Command) -> Command:

@@ -21,6 +21,16 @@ finally:
     print("loaded:", [name for name in heavy if name in sys.modules])
 """
 
+ONE_COMMAND = """
+import sys
+from softperm.cli import COMMANDS, main
+sys.argv = ["softperm", "report", "--help"]
+try:
+    main()
+finally:
+    print("loaded:", [name for name in COMMANDS if f"softperm.cli.{name}" in sys.modules])
+"""
+
 DEFERRED = """
 import sys
 from softperm.cli import startup
@@ -46,6 +56,12 @@ def test_predict_loads_neither_compiler_nor_plots_nor_tables(tmp_path):
     code = PREDICT.format(arguments=arguments)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "loaded: []" in done.stdout
+
+
+def test_a_command_imports_no_other_command():
+    command = [sys.executable, "-c", ONE_COMMAND]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "loaded: ['report']" in done.stdout
 
 
 def test_a_deferred_module_runs_at_its_first_use(tmp_path):
