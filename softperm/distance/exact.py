@@ -33,7 +33,6 @@ from softperm.distance.costs import EditCosts, Frobenius, Metric, Model
 from softperm.distance.local_search import cost_of, descend
 from softperm.distance.pairs import Packed, Pair, pack, pair_of, unpack
 from softperm.distance.symmetry import with_orbits
-from softperm.pyg import Data
 
 EFFORT = 2_000_000  # node bounds times squared vertices, about a twentieth of a second
 LARGEST = 192  # vertices up to which there is a search; its memory grows with the cube

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softperm.training.epoch_tracker import Epoch, EpochTracker
@@ -29,6 +29,7 @@ def reference(figures, criterion: str, patience: int | None) -> int:
     return best
 
 
+@settings(deadline=None, max_examples=50)
 @given(FIGURES, st.sampled_from(CRITERIA), st.sampled_from([None, 1, 2, 5]))
 def test_the_best_epoch_of_a_curve_is_that_of_a_plain_loop(figures, criterion, patience):
     config = TrainingConfig(criterion=criterion, patience=patience)
@@ -38,6 +39,7 @@ def test_the_best_epoch_of_a_curve_is_that_of_a_plain_loop(figures, criterion, p
     )
 
 
+@settings(deadline=None, max_examples=50)
 @given(FIGURES, st.sampled_from([None, 2]))
 def test_many_models_are_tracked_as_each_alone(figures, patience):
     """Three models with the same figures and three criteria."""
@@ -51,6 +53,7 @@ def test_many_models_are_tracked_as_each_alone(figures, patience):
         assert getattr(together, name).tolist() == [getattr(one, name).item() for one in alone]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from([0.1, 0.2, 0.3, math.nan]), min_size=1, max_size=20))
 def test_the_learning_rate_falls_as_that_of_reduce_on_plateau(losses):
     parameter = torch.nn.Parameter(torch.zeros(1))
