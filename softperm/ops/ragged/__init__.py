@@ -20,8 +20,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch._ops import OpOverload
 
-from softperm.ops.checks import refuse_function_transforms
-from softperm.ops.operators import deferred, mapped_axis_first, over_models, register
+from softperm.ops.operators import (
+    deferred,
+    mapped_axis_first,
+    over_models,
+    refuse_function_transforms,
+    register,
+)
 from softperm.ops.ragged import cpu
 
 __all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from softperm.jit import kernel
-from softperm.ops.checks import check_offsets
+from softperm.ops.operators import check_offsets
 from softperm.parallel import over_ranges
 
 FAST = {"contract", "reassoc", "nsz"}

@@ -16,8 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch._ops import OpOverload
 
-from softperm.ops.checks import has_values, refuse_function_transforms
-from softperm.ops.operators import mapped_axis_first, register
+from softperm.ops.operators import (
+    has_values,
+    mapped_axis_first,
+    refuse_function_transforms,
+    register,
+)
 from softperm.ops.transport import cpu, reference
 from softperm.ops.transport.problem import Problem, check_values, pose
 

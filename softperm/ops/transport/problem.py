@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.ops.checks import check_offsets
+from softperm.ops.operators import check_offsets
 
 
 @dataclass(frozen=True)
