@@ -71,10 +71,12 @@ class TrainingData:
         """Identifies a training: a change of settings or data changes it.
 
         More epochs or more time do not change it, nor does a setting at its default, so that a
-        setting added later leaves older checkpoints valid.
+        setting added later leaves older checkpoints valid. The cosine schedule depends on the
+        number of epochs, which then counts.
         """
         trained = changed_settings(settings)
-        unchanging = {k: v for k, v in trained.items() if k not in ("epochs", "max_time")}
+        free = ("max_time",) if settings.schedule == "cosine" else ("epochs", "max_time")
+        unchanging = {k: v for k, v in trained.items() if k not in free}
         text = [changed_settings(config), unchanging, repr(self.task), list(self.target_names)]
         digest = hashlib.sha256(json.dumps(text).encode())
         digest.update((self.content or self._hash_content()).encode())

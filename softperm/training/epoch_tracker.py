@@ -7,6 +7,7 @@ CUDA graph. :meth:`EpochTracker.best_epoch_of` applies the same policy to a reco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from softperm.training.settings import TrainingConfig
 
 CURVES = ("train_loss", "validation_loss", "validation_score")
+COSINE_FLOOR = 0.02  # share of the initial learning rate to which the cosine schedule falls
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ class EpochTracker:
 
     def learning_rates(self, epoch: int) -> Float[Tensor, " M"]:
         """The rates of the next epoch, when ``epoch`` epochs are finished."""
+        if self.config.schedule == "cosine":
+            fallen = (1 - math.cos(math.pi * epoch / self.config.epochs)) / 2
+            return self.rates * (1 - (1 - COSINE_FLOOR) * fallen)
         every = self.config.halve_every
         return self.rates if every is None else self.rates / 2 ** (epoch // every)
 

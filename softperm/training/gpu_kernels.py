@@ -25,7 +25,7 @@ NUMBERS = 1024  # numbers that one program copies
 
 @gpu_kernel(do_not_specialize=["K"])
 def _adam_kernel(
-    parameter, mean, square, gradient, active, size, root, stride, K,
+    parameter, mean, square, gradient, active, size, root, keep, stride, K,
     BETA1: tl.constexpr, BETA2: tl.constexpr, DECAY: tl.constexpr, EPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -43,7 +43,7 @@ def _adam_kernel(
         change = tl.load(size + m) * average / (tl.sqrt(power) / tl.load(root + m) + EPS)
         tl.store(mean + place, average, inside)
         tl.store(square + place, power, inside)
-        tl.store(parameter + place, p - change, inside)
+        tl.store(parameter + place, tl.load(keep + m) * p - change, inside)
 
 
 def adam_update(
@@ -54,6 +54,7 @@ def adam_update(
     active: Tensor,
     size: Tensor,
     root: Tensor,
+    keep: Tensor,
     beta1: float,
     beta2: float,
     decay: float,
@@ -65,7 +66,7 @@ def adam_update(
         models, count = gradient.shape
         _adam_kernel[(models, triton.cdiv(count, BLOCK))](
             *(t[:, begin:] for t in (parameter, mean, square)), gradient.contiguous(),
-            active, size, root, parameter.stride(0), count,
+            active, size, root, keep, parameter.stride(0), count,
             BETA1=beta1, BETA2=beta2, DECAY=decay, EPS=eps, BLOCK=BLOCK,
         )  # fmt: skip
         begin += count

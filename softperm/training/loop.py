@@ -49,7 +49,7 @@ from softperm.training.devices import (
 )
 from softperm.training.epoch_tracker import Epoch, EpochTracker
 from softperm.training.settings import TrainingConfig
-from softperm.training.tasks import Task, count_targets, mean_loss, total_loss
+from softperm.training.tasks import Task, count_targets, mean_loss, total_loss, with_smoothing
 
 SAVE_EVERY_SECONDS = 10.0
 SAVING_SHARE = 0.05  # maximum share of the time that is spent on writing checkpoints
@@ -391,7 +391,9 @@ class OneModel(Training):
     ) -> None:
         self.processes, self.model, self.task = processes, model.to(processes.device), task
         self.train, self.validation, self.config = train, validation, config
-        self.adam = torch.optim.Adam(
+        self.training_task = with_smoothing(task, config.label_smoothing)
+        optimiser = torch.optim.AdamW if config.decoupled_decay else torch.optim.Adam
+        self.adam = optimiser(
             model.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
@@ -431,7 +433,9 @@ class OneModel(Training):
         source, graphs, size = self.loader.source, self.loader.graphs, self.config.batch_size
         batches = epoch_order(self.train.index, self.config.seed, 1).split(size)
         y = self.loader.targets(torch.arange(len(self.loader.y)))
-        self.gradients = CapturedGradients(self.model, self.task, source, graphs, y, batches)
+        self.gradients = CapturedGradients(
+            self.model, self.training_task, source, graphs, y, batches
+        )
         held = self.validation
         if held is not None and held.graphs is source:
             self.validation_outputs = CapturedOutputs(self.model, source, graphs, held.index, size)
@@ -508,7 +512,9 @@ class OneModel(Training):
             mini_batch = next(mini_batches)
             with self.processes.no_backward_sync(self.network, enabled=piece < pieces - 1):
                 outputs = self.network(mini_batch.batch)
-                total, count = total_loss(self.task, outputs, mini_batch.y, mini_batch.keep)
+                total, count = total_loss(
+                    self.training_task, outputs, mini_batch.y, mini_batch.keep
+                )
                 loss = total / (count if whole is None else whole).clamp(min=1)
                 # DDP averages the gradients of the processes.
                 self.processes.backward(loss * world if world > 1 else loss)

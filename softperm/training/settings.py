@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from softperm.settings import Settings, rules, setting
 
 CRITERIA = ("loss", "score", "late-score")
+SCHEDULES = ("constant", "cosine")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,27 @@ class TrainingConfig(Settings):
     learning_rate: float = setting(1e-3, "Learning rate of Adam.", above=0, group="Training")
     weight_decay: float = setting(
         0.0, "L2 penalty, added to the gradient.", at_least=0, group="Training"
+    )
+    decoupled_decay: bool = setting(
+        False,
+        "Shrink the weights by weight_decay times the learning rate in every step, as AdamW does, "
+        "in place of adding the penalty to the gradient.",
+        group="Training",
+    )
+    schedule: str = setting(
+        "constant",
+        "Learning rate over the epochs: constant, or cosine, which falls along half a cosine to "
+        "2 % of the initial rate.",
+        choices=SCHEDULES,
+        group="Training",
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "Share of a target's probability that the training loss spreads evenly over all classes; "
+        "no effect in regression.",
+        at_least=0,
+        below=1,
+        group="Training",
     )
     criterion: str = setting(
         "loss",
@@ -103,9 +125,12 @@ class TrainingConfig(Settings):
             raise ValueError("decay_floor needs decay: it is the learning rate at which decay ends")
         if self.decay_floor and self.halve_every is not None:
             raise ValueError("decay_floor works with decay alone, not with halve_every")
+        if self.schedule == "cosine" and (self.decay or self.halve_every):
+            other = "decay" if self.decay else "halve_every"
+            raise ValueError(f"schedule cosine works alone, not with {other}: set {other} to None")
 
 
-ONE_MODEL_ONLY = ("accumulate", "clip", "ema")
+ONE_MODEL_ONLY = ("accumulate", "clip")
 """Settings that a stack of models does not support."""
 
 TRAINING = tuple(name for name, _ in rules(TrainingConfig) if name not in ("seed", *ONE_MODEL_ONLY))

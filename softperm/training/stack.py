@@ -37,7 +37,7 @@ from softperm.training.devices import OneDevice
 from softperm.training.epoch_tracker import EpochTracker
 from softperm.training.loop import FitResult, Training, stop_requests
 from softperm.training.settings import ONE_MODEL_ONLY, TrainingConfig
-from softperm.training.tasks import StackedScore, Task, mean_loss
+from softperm.training.tasks import StackedScore, Task, mean_loss, with_smoothing
 
 MOST_SHAPES = 8  # for which a step is captured
 CAPTURE_SECONDS = 1.0  # that a capture takes
@@ -141,6 +141,7 @@ class Stack(Training):
         targets = [y] * len(tasks) if isinstance(y, Tensor) else y
         _check_validation(validation, targets)
         self.models, self.tasks, self.config = models, tasks, config
+        self.training_task = with_smoothing(tasks[0], config.label_smoothing)
         self.processes, self.device = OneDevice(device), torch.device(device)
         with on_device(self.device):
             self._stack_parameters()
@@ -158,7 +159,7 @@ class Stack(Training):
                 ),
                 device=self.device,
             )
-            self.best = {name: tensor.detach().clone() for name, tensor in self._trained().items()}
+            self.best = {name: tensor.detach().clone() for name, tensor in self._chosen().items()}
             self._capture_steps(graphs, train, validation, seeds)
         self.seconds = 0.0
         self.running: deque[torch.cuda.Event] = deque()  # ends of epochs that a GPU computes
@@ -173,11 +174,25 @@ class Stack(Training):
         self.params = from_rows(self.flat, params)
         self.buffers: dict[str, Tensor] = dict(buffers)
         self.rates = self.flat.new_zeros(len(self.models))  # (M,), read by captured steps
-        self.adam = StackedAdam(self.flat, self.rates, self.config.weight_decay)
+        self.adam = StackedAdam(
+            self.flat,
+            self.rates,
+            self.config.weight_decay,
+            decoupled_decay=self.config.decoupled_decay,
+        )
+        averaged = self.config.ema is not None
+        self.average = self.flat.clone() if averaged else None  # (M, K)
+        self.average_params = (
+            self.params if self.average is None else from_rows(self.average, params)
+        )
 
     def _trained(self) -> dict[str, Tensor]:
         """What training changes in the networks: parameters as one matrix, and each buffer."""
         return {"": self.flat, **self.buffers}
+
+    def _chosen(self) -> dict[str, Tensor]:
+        """What is validated and returned: as :meth:`_trained`, with the average if there is one."""
+        return {"": self.flat if self.average is None else self.average, **self.buffers}
 
     def _capture_steps(
         self,
@@ -189,7 +204,7 @@ class Stack(Training):
         """Captures the steps of an epoch, with shapes for all mini-batches of the training."""
         changed = [*self.tracker.tensors().values(), *self.best.values()]
         orders = epoch_orders(train, seeds, self.config, self.device)
-        restored = [*self._trained().values(), *self.adam.tensors().values(), *changed]
+        restored = [*self._tensors().values(), *self.tracker.tensors().values()]
         self.train_epochs = StackedEpochs(self._train_step, orders, graphs, self.device, restored)
         rows = index_batches(list(validation), self.config.batch_size)  # (steps, M, b)
         shape = BatchShape.for_batches(graphs, rows)
@@ -200,26 +215,32 @@ class Stack(Training):
             function, pool = self._validate, self.train_epochs.pool
         self.validate = CapturedStep(partial(function, shape=shape), self.held, changed, pool)
 
-    def _outputs(self, index: Int[Tensor, "M b"], shape: BatchShape) -> tuple[Tensor, Tensor]:
-        parameters = (self.params, self.buffers)
-        return stacked_outputs(self.models[0], *parameters, self.graphs, index, shape)
+    def _outputs(
+        self, params: dict[str, Tensor], index: Int[Tensor, "M b"], shape: BatchShape
+    ) -> tuple[Tensor, Tensor]:
+        return stacked_outputs(self.models[0], params, self.buffers, self.graphs, index, shape)
 
     def _targets(self, index: Int[Tensor, "M b"]) -> Tensor:
         """Each model's targets of its own graphs, (M, b, …); those of graph 0 where index is −1."""
         models = torch.arange(len(self.y), device=self.device)[:, None]
         return self.y[models, index.clamp(min=0)]
 
-    def _losses(self, outputs: Tensor, y: Tensor, present: Tensor) -> Float[Tensor, " M"]:
+    def _losses(
+        self, task: Task, outputs: Tensor, y: Tensor, present: Tensor
+    ) -> Float[Tensor, " M"]:
         """Each model's mean loss over its graphs."""
-        return torch.vmap(lambda o, t, k: mean_loss(self.tasks[0], o, t, k))(outputs, y, present)
+        return torch.vmap(lambda o, t, k: mean_loss(task, o, t, k))(outputs, y, present)
 
     def _train_step(self, index: Int[Tensor, "M b"], shape: BatchShape) -> None:
-        outputs, present = self._outputs(index, shape)
-        losses = self._losses(outputs, self._targets(index), present)
+        outputs, present = self._outputs(self.params, index, shape)
+        losses = self._losses(self.training_task, outputs, self._targets(index), present)
         params = list(self.params.values())
         gradients = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
         flat = [gradient.detach().reshape(len(gradient), -1) for gradient in gradients]
-        self.adam.step(flat, present.any(1))
+        active = present.any(1)  # (M,)
+        self.adam.step(flat, active)
+        if self.average is not None and self.config.ema is not None:
+            self.average.lerp_(self.flat, (1 - self.config.ema) * active[:, None].to(self.flat))
         self.tracker.add(losses.detach(), present.sum(1))
 
     @torch.no_grad()
@@ -228,7 +249,8 @@ class Stack(Training):
     ) -> tuple[Float[Tensor, "M n C"], Bool[Tensor, "M n"]]:
         """Each model's outputs for its validation graphs, and which of them are graphs."""
         with evaluating(self.models[0]):
-            outputs, present = zip(*(self._outputs(index, shape) for index in held), strict=True)
+            parts = [self._outputs(self.average_params, index, shape) for index in held]
+        outputs, present = zip(*parts, strict=True)
         return torch.cat(outputs, dim=1), torch.cat(present, dim=1)
 
     def _validate(self, held: Int[Tensor, "steps M b"], shape: BatchShape) -> None:
@@ -238,9 +260,9 @@ class Stack(Training):
     def _end_epoch(self, outputs: Float[Tensor, "M n C"], present: Bool[Tensor, "M n"]) -> None:
         """Updates the tracker, and copies the parameters of the models that improved."""
         y = self._targets(self.held.movedim(0, 1).flatten(1))  # (M, n, …)
-        losses = self._losses(outputs, y, present)
+        losses = self._losses(self.tasks[0], outputs, y, present)
         improved = self.tracker.end_epoch(losses, self.scores(outputs, y, present))
-        for name, tensor in self._trained().items():
+        for name, tensor in self._chosen().items():
             chosen = improved.view(-1, *[1] * (tensor.ndim - 1))
             self.best[name].copy_(torch.where(chosen, tensor, self.best[name]))
 
@@ -295,6 +317,8 @@ class Stack(Training):
     def _tensors(self) -> dict[str, Tensor]:
         """Everything that training changes besides the tracker, by name."""
         groups = {"trained": self._trained(), "best": self.best, "adam": self.adam.tensors()}
+        if self.average is not None:
+            groups["average"] = {"": self.average}
         return {f"{group}.{k}": t for group, members in groups.items() for k, t in members.items()}
 
     def state(self) -> dict:
@@ -457,12 +481,14 @@ class StackedAdam:
     """Adam for M models whose parameters are the rows of one matrix.
 
     Each model counts its own steps, and a step does not change inactive models, so every model gets
-    the numbers of ``torch.optim.Adam``. The host reads no tensor: a step on a GPU can be captured.
+    the numbers of ``torch.optim.Adam`` or ``AdamW``. The host reads no tensor: a step on a GPU can
+    be captured.
 
     Args:
         parameters: all parameters of each model, (M, K); updated in place.
         learning_rate: of all models, or of each.
         weight_decay: added to the gradient, as in ``torch.optim.Adam``.
+        decoupled_decay: whether to shrink the parameters by it instead, as ``torch.optim.AdamW``.
         betas: decay of the two moments.
         eps: added to the denominator.
     """
@@ -474,11 +500,14 @@ class StackedAdam:
         weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        *,
+        decoupled_decay: bool = False,
     ) -> None:
         self.parameters = parameters
         rate = torch.as_tensor(learning_rate, dtype=parameters.dtype, device=parameters.device)
         self.learning_rate = rate.expand(len(parameters))
         self.weight_decay, self.betas, self.eps = weight_decay, betas, eps
+        self.decoupled_decay = decoupled_decay
         self.steps = parameters.new_zeros(len(parameters))  # (M,)
         self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
 
@@ -489,15 +518,19 @@ class StackedAdam:
         count = self.steps.clamp(min=1)
         size = self.learning_rate / (1 - self.betas[0] ** count)  # (M,)
         root = (1 - self.betas[1] ** count).sqrt()  # (M,)
-        numbers = (self.betas[0], self.betas[1], self.weight_decay, self.eps)
+        penalty, shrinkage = self.weight_decay, 0.0
+        if self.decoupled_decay:
+            penalty, shrinkage = shrinkage, penalty
+        keep = 1 - self.learning_rate * shrinkage  # (M,)
+        numbers = (self.betas[0], self.betas[1], penalty, self.eps)
         if self.parameters.is_cuda:
             from softperm.training.gpu_kernels import adam_update
 
             state = (self.parameters, self.mean, self.square)
-            adam_update(*state, gradients, active, size, root, *numbers)
+            adam_update(*state, gradients, active, size, root, keep, *numbers)
             return
         gradient = torch.cat([*gradients], dim=1)
-        tensors = (self.parameters, gradient, self.mean, self.square, active, size, root)
+        tensors = (self.parameters, gradient, self.mean, self.square, active, size, root, keep)
         arrays = [tensor.numpy() for tensor in tensors]
         constants = np.array(numbers, dtype=arrays[0].dtype)
         over_ranges(_adam_rows, len(gradient), 16 * gradient.numel(), *arrays, constants)
@@ -508,7 +541,7 @@ class StackedAdam:
 
 
 @kernel(error_model="numpy")
-def _adam_rows(parameter, gradient, mean, square, active, size, root, constants, first, last):
+def _adam_rows(parameter, gradient, mean, square, active, size, root, keep, constants, first, last):
     beta1, beta2, decay, eps = constants[0], constants[1], constants[2], constants[3]
     one = constants.dtype.type(1)
     for m in range(first, last):
@@ -519,4 +552,5 @@ def _adam_rows(parameter, gradient, mean, square, active, size, root, constants,
             average = mean[m, k] + (one - beta1) * (g - mean[m, k])
             power = beta2 * square[m, k] + (one - beta2) * g * g
             mean[m, k], square[m, k] = average, power
-            parameter[m, k] -= size[m] * average / (np.sqrt(power) / root[m] + eps)
+            change = size[m] * average / (np.sqrt(power) / root[m] + eps)
+            parameter[m, k] = keep[m] * parameter[m, k] - change

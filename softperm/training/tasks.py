@@ -6,7 +6,7 @@ A target may be missing (NaN): it then counts neither in the loss nor in the sco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -70,6 +70,18 @@ def total_loss(
     return torch.where(there, losses, 0.0).sum(), there.sum()
 
 
+def with_smoothing(task: Task, smoothing: float) -> Task:
+    """The task with label smoothing in its losses; a regression as it is.
+
+    Args:
+        task: the task.
+        smoothing: share s of a target's probability that is spread evenly over the classes.
+    """
+    if smoothing and isinstance(task, Classification | MultiLabel):
+        return replace(task, smoothing=smoothing)
+    return task
+
+
 def count_targets(task: Task, y: Tensor) -> Tensor:
     """How many encoded targets are there, not missing."""
     outputs = torch.zeros(len(y), task.outputs, device=y.device)
@@ -82,11 +94,13 @@ class Classification:
 
     Attributes:
         classes: how many.
+        smoothing: see :func:`with_smoothing`.
     """
 
     classes: int
     metric: str = "accuracy"
     higher_is_better: bool = True
+    smoothing: float = field(default=0.0, repr=False)  # fingerprints have it from the settings
 
     @property
     def outputs(self) -> int:
@@ -101,7 +115,10 @@ class Classification:
         self, outputs: Float[Tensor, "B C"], y: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, " B"], Tensor]:
         """Cross-entropy of each graph."""
-        chosen = outputs.log_softmax(dim=1).gather(1, y[:, None])[:, 0]
+        logs = outputs.log_softmax(dim=1)  # (B, C)
+        chosen = logs.gather(1, y[:, None])[:, 0]
+        if self.smoothing:
+            chosen = (1 - self.smoothing) * chosen + self.smoothing * logs.mean(dim=1)
         return -chosen, torch.ones_like(y, dtype=torch.bool)
 
     def score(self, outputs: Float[Tensor, "B C"], y: Int[Tensor, " B"]) -> float:
@@ -117,11 +134,13 @@ class MultiLabel:
         labels: how many questions.
         metric: ``roc_auc`` or ``average_precision``, averaged over the questions that have both
             answers, as OGB does.
+        smoothing: see :func:`with_smoothing`.
     """
 
     labels: int
     metric: str = "roc_auc"
     higher_is_better: bool = True
+    smoothing: float = field(default=0.0, repr=False)  # fingerprints have it from the settings
 
     @property
     def outputs(self) -> int:
@@ -138,6 +157,8 @@ class MultiLabel:
         """Binary cross-entropy of each answer."""
         there = ~y.isnan()
         target = torch.nan_to_num(y).to(outputs.dtype)
+        if self.smoothing:
+            target = (1 - self.smoothing) * target + self.smoothing / 2
         loss = torch.nn.functional.binary_cross_entropy_with_logits
         return loss(outputs, target, reduction="none"), there
 

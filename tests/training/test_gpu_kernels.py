@@ -98,13 +98,16 @@ BLOCKS = [30, 5000, 70, 20]
 
 
 @law
-def test_adam_on_the_gpu_equals_adam_on_the_cpu():
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_on_the_gpu_equals_adam_on_the_cpu(decoupled):
     from softperm.training.gpu_kernels import LARGE, adam_update  # needs Triton
 
     assert sorted(BLOCKS)[-2] < LARGE < max(BLOCKS)
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(3, sum(BLOCKS), generator=generator)
-    ours, theirs = flat.clone().to(DEVICE), StackedAdam(flat.clone(), 1e-2, 0.1)
+    ours = flat.clone().to(DEVICE)
+    theirs = StackedAdam(flat.clone(), 1e-2, 0.1, decoupled_decay=decoupled)
+    penalty, keep = (0.0, torch.full((3,), 1 - 1e-3)) if decoupled else (0.1, torch.ones(3))
     mean, square, steps = torch.zeros_like(ours), torch.zeros_like(ours), torch.zeros(3)
     for step in range(3):
         gradient = torch.randn(3, sum(BLOCKS), generator=generator)
@@ -114,7 +117,7 @@ def test_adam_on_the_gpu_equals_adam_on_the_cpu():
         count = steps.clamp(min=1)
         size, root = 1e-2 / (1 - 0.9**count), (1 - 0.999**count).sqrt()
         blocks = gradient.to(DEVICE).split(BLOCKS, dim=1)
-        rates = [t.to(DEVICE) for t in (active, size, root)]
-        adam_update(ours, mean, square, blocks, *rates, 0.9, 0.999, 0.1, 1e-8)
+        rates = [t.to(DEVICE) for t in (active, size, root, keep)]
+        adam_update(ours, mean, square, blocks, *rates, 0.9, 0.999, penalty, 1e-8)
         torch.testing.assert_close(ours.cpu(), theirs.parameters)
         torch.testing.assert_close(square.cpu(), theirs.square)

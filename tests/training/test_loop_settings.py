@@ -129,6 +129,30 @@ def test_the_learning_rate_decays_to_a_floor_and_never_rises(monkeypatch, floor,
     assert rates == pytest.approx([0.1] * 3 + [max(0.05, last)] * 2 + [last] * 3)
 
 
+def test_the_cosine_schedule_is_torchs(monkeypatch):
+    rates = rates_of(monkeypatch)
+    settings = replace(SETTINGS, epochs=6, learning_rate=0.1, schedule="cosine")
+    fit(network(), TASK, TRAIN, settings)
+    optimiser = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 6, eta_min=0.02 * 0.1)
+    expected = []
+    for _ in range(6):
+        expected.append(schedule.get_last_lr()[0])
+        optimiser.step()
+        schedule.step()
+    assert rates == pytest.approx(expected)
+
+
+def test_decoupled_decay_without_gradient_shrinks_the_weights_alone():
+    """With equal gradients a step of AdamW is a step of Adam from smaller weights."""
+    settings = replace(SETTINGS, epochs=1, batch_size=9, learning_rate=0.1)
+    free, _ = trained(settings)
+    decayed, _ = trained(replace(settings, weight_decay=0.5, decoupled_decay=True))
+    start = dict(network().named_parameters())
+    for (name, a), b in zip(free.named_parameters(), decayed.parameters(), strict=True):
+        assert_close(b, a - 0.1 * 0.5 * start[name], rtol=1e-5, atol=1e-6)
+
+
 def test_the_running_mean_is_that_of_the_parameters_after_each_step(monkeypatch):
     seen, step = [], OneModel._train_step
 
@@ -324,6 +348,10 @@ def test_in_mixed_precision_the_head_has_16_bits_and_the_transport_32(encoder, m
         ({"decay_floor": -1e-5}, "decay_floor must be a number of at least 0; got -1e-05"),
         ({"decay_floor": 1e-5}, "decay_floor needs decay: it is the learning rate"),
         ({"decay_floor": 1e-5, "decay": 0.5, "halve_every": 3}, "not with halve_every"),
+        ({"schedule": "linear"}, "schedule must be one of constant, cosine; got 'linear'"),
+        ({"schedule": "cosine", "decay": 0.5}, "schedule cosine works alone, not with decay"),
+        ({"schedule": "cosine", "halve_every": 5}, "works alone, not with halve_every"),
+        ({"label_smoothing": 1.0}, "label_smoothing must be a number of at least 0 and below 1"),
         ({"ema": -0.1}, "ema must be a number between 0 and 1"),
         ({"max_time": -1.0}, "max_time must be a number above 0"),
     ],

@@ -148,6 +148,45 @@ def test_patience_is_each_models_own():
             close(tensor, b.state_dict()[name])
 
 
+REGULAR = {
+    "decoupled decay": {"weight_decay": 0.3, "decoupled_decay": True},
+    "cosine": {"schedule": "cosine"},
+    "smoothing": {"label_smoothing": 0.2},
+    "average": {"ema": 0.8},
+    "all": {
+        "weight_decay": 0.3,
+        "decoupled_decay": True,
+        "schedule": "cosine",
+        "label_smoothing": 0.2,
+        "ema": 0.8,
+    },
+}
+
+
+@pytest.mark.parametrize("regular", REGULAR.values(), ids=list(REGULAR))
+def test_the_law_holds_with_every_regularisation(regular, stack_device):
+    slack = 1e-8 if stack_device == "cpu" else 1e-6
+    y, tasks = torch.tensor([0, 1] * 8), [Classification(2)] * 2
+    variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
+    settings = replace(SETTINGS, **regular)
+    alone, stacked, plain = networks(variant), networks(variant), networks(variant)
+    one_by_one = each_alone(alone, tasks, y, settings)
+    rest = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS)
+    together = fit_stack(stacked, *rest, settings, device=stack_device)
+    fit_stack(plain, *rest, SETTINGS, device=stack_device)
+    for a, b, c, result_a, result_b in zip(
+        alone, stacked, plain, one_by_one, together, strict=True
+    ):
+        assert result_a.best_epoch == result_b.best_epoch
+        for epoch_a, epoch_b in zip(result_a.curve, result_b.curve, strict=True):
+            close(epoch_a.train_loss, epoch_b.train_loss, slack)
+            close(epoch_a.validation_loss, epoch_b.validation_loss, 1e-6)
+        for name, tensor in a.state_dict().items():
+            close(tensor, b.state_dict()[name], 10 * slack)
+        pairs = zip(b.parameters(), c.parameters(), strict=True)
+        assert any(not torch.allclose(p, q) for p, q in pairs)  # the setting does something
+
+
 @pytest.mark.parametrize(
     ("held", "sentence"),
     [
@@ -164,12 +203,14 @@ def test_validation_graphs_that_tell_nothing_are_refused(held, sentence):
         fit_stack(models, [Regression.of(y)] * 2, collect(GRAPHS), y, TRAIN, held, SEEDS, SETTINGS)
 
 
-def test_a_resumed_stack_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize("regular", [{}, REGULAR["all"]], ids=["plain", "regularised"])
+def test_a_resumed_stack_ends_as_an_uninterrupted_one(regular, tmp_path, monkeypatch):
     y = torch.tensor([0, 1] * 8)
     tasks = [Classification(2)] * 2
     variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
     whole, parts, again = networks(variant), networks(variant), networks(variant)
-    arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
+    settings = replace(SETTINGS, **regular)
+    arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
     fit_stack(whole, *arguments)
     monkeypatch.setattr("softperm.training.loop.SAVE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr("softperm.training.loop.SAVING_SHARE", float("inf"))
@@ -227,12 +268,14 @@ def matrix(models: int, generator: torch.Generator) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_each_row_gets_what_torchs_adam_gives_it(decay):
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_each_row_gets_what_torchs_adam_gives_it(decay, decoupled):
     generator = torch.Generator().manual_seed(0)
     flat = matrix(3, generator)
     alone = [torch.nn.Parameter(row.clone()) for row in flat]
-    single = [torch.optim.Adam([p], lr=1e-2, weight_decay=decay) for p in alone]
-    together = StackedAdam(flat, 1e-2, decay)
+    optimiser = torch.optim.AdamW if decoupled else torch.optim.Adam
+    single = [optimiser([p], lr=1e-2, weight_decay=decay) for p in alone]
+    together = StackedAdam(flat, 1e-2, decay, decoupled_decay=decoupled)
     for step in range(12):
         gradient = matrix(3, generator)
         active = torch.tensor([True, step % 2 == 0, step > 4])

@@ -13,6 +13,7 @@ from softperm.training.tasks import (
     Regression,
     Task,
     mean_loss,
+    with_smoothing,
 )
 
 NAN = float("nan")
@@ -29,6 +30,24 @@ def test_classification_is_cross_entropy_and_accuracy():
     assert task.higher_is_better
     assert_close(mean_loss(task, outputs, task.encode(y)), F.cross_entropy(outputs, y))
     assert task.score(outputs, y) == (outputs.argmax(1) == y).double().mean().item()
+
+
+def test_label_smoothing_spreads_probability_over_the_classes():
+    outputs, y = random(6, 3), torch.tensor([0, 1, 2, 2, 1, 0])
+    smooth = F.cross_entropy(outputs, y, label_smoothing=0.3)
+    assert_close(mean_loss(with_smoothing(Classification(3), 0.3), outputs, y), smooth)
+    answers = torch.tensor([[0.0, 1], [1, NAN], [0, 0]])
+    target = 0.7 * answers + 0.15
+    there = ~answers.isnan()
+    loss = F.binary_cross_entropy_with_logits(random(3, 2)[there], target[there].double())
+    assert_close(mean_loss(with_smoothing(MultiLabel(2), 0.3), random(3, 2), answers), loss)
+    numbers = Regression((0.0,), (1.0,))
+    assert with_smoothing(numbers, 0.3) is numbers
+
+
+def test_label_smoothing_is_no_part_of_a_tasks_name():
+    """Checkpoints of earlier versions name the task without it."""
+    assert repr(Classification(3)) == repr(with_smoothing(Classification(3), 0.3))
 
 
 def test_missing_answers_count_neither_in_loss_nor_in_score():

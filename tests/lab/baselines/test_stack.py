@@ -119,7 +119,7 @@ def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates
 
 def test_a_stack_refuses_what_only_a_training_alone_can_do():
     rest = (gins(), [Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS)
-    for name, value in (("ema", 0.9), ("clip", 1.0), ("accumulate", 2)):
+    for name, value in (("clip", 1.0), ("accumulate", 2)):
         with pytest.raises(ValueError, match=f"{name} is not supported when models are trained in"):
             fit_stack(*rest, TrainingConfig(epochs=1, **{name: value}))
     with pytest.raises(
