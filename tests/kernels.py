@@ -17,6 +17,5 @@ FILES = [
     "ops/ragged/test_gpu.py",
     "ops/test_gpu_normalisation.py",
     "lab/baselines/test_gpu_stack.py",
-    "training/test_gpu_adam.py",
-    "training/test_gpu_batch_layout.py",
+    "training/test_gpu_kernels.py",
 ]
