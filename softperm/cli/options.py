@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 HIDDEN = ("checkpoint",)  # the run folder has its own
 TEXT = ("max_time", "device")  # written otherwise than as a plain number
 
-METAVARS = {"max_time": "90s|2h30m|…", "head_hidden": "256,128,…"}
+METAVARS = {"max_time": "90s|2h30m|…", "head_hidden": "256,128,…", "heat": "1,4,…"}
 
 
 def with_settings(command: Command) -> Command:
@@ -34,7 +34,7 @@ def _option(each: Parameter) -> inspect.Parameter:
     rule = each.rule
     as_text = rule.kind in (tuple, object) or rule.choices or each.name in TEXT
     kind: Any = str if as_text else rule.kind
-    default = ",".join(map(str, each.default)) if rule.kind is tuple else each.default
+    default = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
     annotation = kind | None if each.default is None else kind
     words = METAVARS.get(each.name) or ("|".join(rule.choices) if rule.kind is str else None)
     help = rule.help.replace("None", "unset" if each.default is None else "none")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets.splits import Split
+from softperm.data.features import ColourVocabulary, StructuralFeatures, VertexFeatures
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
@@ -43,6 +44,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     model_: PiGNN
     vocabulary_: Vocabulary
+    features_: VertexFeatures
     task_: Task
     target_names_: tuple[str, ...]
     molecules_: str | None
@@ -128,6 +130,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         values = self._settings()
         self.task_, self.vocabulary_ = data.task, data.vocabulary
         self.target_names_, self.molecules_ = data.target_names, data.molecules
+        chosen = StructuralFeatures(**choose(StructuralFeatures, values))
+        self.features_ = VertexFeatures.learn(data.graphs, data.split.train, chosen)
+        if chosen != StructuralFeatures():
+            data = replace(data, graphs=self.features_.extend(data.graphs), content=None)
         config, settings = (
             self.model_config(data),
             TrainingConfig(**choose(TrainingConfig, values)),
@@ -189,22 +195,45 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns of :meth:`transform`, with labels as the training graphs have them.
 
-        ``adjacency_1_3`` is an entry of DᵀAD, ``label_2_C`` the amount of label C at latent vertex
-        2, ``attribute_2_0`` that of the first attribute, and ``edge_label_1_3_C`` and
-        ``edge_attribute_1_3_0`` are entries of DᵀA_cD.
+        ``adjacency_1_3`` is an entry of DᵀAD, ``adjacency2_1_3`` of DᵀA²D, ``label_2_C`` the amount
+        of label C at latent vertex 2, ``colour1_2_7`` that of code 7 of the colours after one
+        round, ``attribute_2_0`` that of the first attribute, ``encoded_2_0`` that of the first unit
+        of φ, and ``edge_label_1_3_C`` and ``edge_attribute_1_3_0`` are entries of DᵀA_cD. With
+        several permutations the names of the second one begin with ``permutation1_``.
         """
         self._check_fitted()
         config, vocabulary = self.model_.config, self.vocabulary_
         assert config is not None, "an estimator's network is built from a configuration"
         latent = range(config.latent_vertices)
-        vertex = _channels("", vocabulary.labels, config.vertex_width, bool(config.label_sizes))
+        if config.encodes == "none":
+            vertex = self._vertex_channels(config)
+        else:
+            vertex = [("encoded", unit) for unit in range(config.encoded_size)]
         edge = _channels(
             "edge_", vocabulary.edge_labels, config.edge_width, bool(config.edge_label_sizes)
         )
-        names = [f"adjacency_{i}_{j}" for i in latent for j in latent]
+        powers = ["adjacency", *(f"adjacency{k}" for k in range(2, config.powers + 1))]
+        names = [f"{power}_{i}_{j}" for power in powers for i in latent for j in latent]
         names += [f"{kind}_{i}_{c}" for i in latent for kind, c in vertex]
         names += [f"{kind}_{i}_{j}_{c}" for i in latent for j in latent for kind, c in edge]
+        for k in range(1, config.permutation_heads):
+            names += [f"permutation{k}_{name}" for name in names[: len(names) // k]]
         return np.asarray(names, dtype=object)
+
+    def _vertex_channels(self, config: ModelConfig) -> list[tuple[str, object]]:
+        """What each number of a vertex stands for: labels, codes of colours, attributes."""
+        labels, colours = self.vocabulary_.labels, self.features_.colours
+        embedded = bool(config.label_sizes)
+        if colours is None or embedded:
+            return _channels("", labels, config.vertex_width, embedded)
+        codes = [
+            (f"colour{k}", code)
+            for k, size in zip(colours.rounds, colours.sizes, strict=True)
+            for code in range(size)
+        ]
+        names = _channels("", labels, config.vertex_width - len(codes), embedded)
+        count = sum(map(len, labels))
+        return names[:count] + codes + names[count:]
 
     def save(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, the Hugging Face Hub's layout."""
@@ -216,6 +245,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             "params": {**self._plain_params(), "checkpoint": None},
             "model": asdict(model.config),
             "vocabulary": self.vocabulary_.to_config(),
+            "colours": self.features_.colours and self.features_.colours.to_config(),
             "molecules": self.molecules_,
             "target_names": list(self.target_names_),
             "targets": self._targets_config(),
@@ -262,14 +292,19 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     @classmethod
     def _restore(cls: type[Fitted], config: dict[str, Any]) -> Fitted:
         """An estimator with everything in a configuration except the network."""
-        known = {"kind", "params", "model", "vocabulary", "molecules", "target_names", "targets"}
-        if unknown := set(config) - known - {"best_epoch"}:
+        known = {"kind", "params", "model", "vocabulary", "colours", "molecules", "target_names"}
+        if unknown := set(config) - known - {"targets", "best_epoch"}:
             raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
         params = config["params"]
         lists = {name: tuple(value) for name, value in params.items() if isinstance(value, list)}
         estimator = cls(**{**params, **lists})
-        estimator._settings()
+        values = estimator._settings()
         estimator.vocabulary_ = Vocabulary.from_config(config["vocabulary"])
+        colours = config.get("colours")
+        estimator.features_ = VertexFeatures(
+            StructuralFeatures(**choose(StructuralFeatures, values)),
+            None if colours is None else ColourVocabulary.from_config(colours),
+        )
         estimator.molecules_ = config.get("molecules")
         estimator.target_names_ = tuple(map(str, config.get("target_names", ())))
         estimator._set_targets(config["targets"])
@@ -281,10 +316,13 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         config, vocabulary = model.config, self.vocabulary_
         assert config is not None
         labels = [sum(map(len, columns)) for columns in (vocabulary.labels, vocabulary.edge_labels)]
+        if self.features_.colours is not None:
+            labels[0] += sum(self.features_.colours.sizes)
         sizes = (config.label_sizes, config.edge_label_sizes)
         one_hot = [0 if embedded else n for n, embedded in zip(labels, sizes, strict=True)]
         expected = {
             "outputs": self.task_.outputs,
+            "structure_size": len(self.features_.settings.names),
             "attribute_size": one_hot[0] + vocabulary.x_size,
             "edge_attribute_size": one_hot[1] + vocabulary.edge_attr_size,
             "weighted": vocabulary.weighted,
@@ -304,7 +342,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         return predict(self.model_, collection, everything, int(self.batch_size), device)
 
     def _encode(self, graphs: Sequence[Any] | Collection) -> Collection:
-        """Graphs as the network reads them; a collection is encoded by the vocabulary already."""
+        """Graphs as the network reads them; a collection is encoded by the vocabulary already.
+
+        The collection has degree and triangles as its structure; the model's own features and
+        colours are added here.
+        """
         self._check_fitted()
         if isinstance(graphs, Collection):
             collection = graphs
@@ -314,7 +356,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             collection = encode_molecules(self.molecules_, list(graphs))
         else:
             collection = self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
-        config = self.model_.config
+        config, collection = self.model_.config, self.features_.extend(collection)
         return replace(collection, codes=config is not None and config.embeds_labels)
 
     def _batches(self, collection: Collection) -> Iterator[GraphBatch]:
@@ -360,6 +402,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             data.task.outputs,
             **choose(ModelConfig, values),
             capacity=largest if capacity == "auto" else capacity,
+            structure_size=graphs.structure.shape[1],
             attribute_size=graphs.attribute_size,
             edge_attribute_size=graphs.edge_attribute_size,
             label_sizes=graphs.label_sizes if codes else (),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from softperm.data.feature_settings import StructuralFeatures
 from softperm.nn.settings import ModelConfig
 from softperm.settings import Rule, Settings, defaults, rules, setting
 from softperm.training.settings import TrainingConfig
@@ -56,7 +57,7 @@ class EstimatorConfig(Settings):
     )
 
 
-SOURCES = (ModelConfig, TrainingConfig, EstimatorConfig)
+SOURCES = (ModelConfig, StructuralFeatures, TrainingConfig, EstimatorConfig)
 """The dataclasses whose settings are the parameters of an estimator."""
 
 

@@ -1,7 +1,7 @@
-"""Learnt vectors for discrete labels, as OGB's own atom and bond encoders have them.
+"""Learnt vectors for discrete labels, as in OGB's atom and bond encoders.
 
-The alternative to one-hot vectors: a batch carries the codes of its labels, and each label column
-has a table of vectors, which are added up over the columns.
+In place of one-hot vectors a batch has the codes of its labels, and each label column has a table
+of vectors; the vectors of a vertex or an edge are summed over the columns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EmbedVertices(nn.Module):
     """A batch whose ``x`` begins with the vectors of its vertex labels.
 
     Args:
-        embedding: of the label columns.
+        embedding: the embedding of the label columns.
     """
 
     def __init__(self, embedding: LabelEmbedding) -> None:
@@ -76,9 +76,9 @@ class EmbedVertices(nn.Module):
         x = self.embedding(label)  # (V, F)
         if getattr(batch, "x", None) is not None:
             x = torch.cat([x, batch.x.to(x.dtype)], dim=1)
-        made = batch.__copy__()
-        made.x = x
-        return made
+        copy = batch.__copy__()
+        copy.x = x
+        return copy
 
 
 class EmbeddedEdges(nn.Module):

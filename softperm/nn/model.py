@@ -160,6 +160,13 @@ class PiGNN(nn.Module):
         if self.config is None:
             return
         edges = 0 if self.config.edge_label_sizes else self.config.edge_attribute_size
+        structure = batch.structure.shape[-1]
+        if structure != self.config.structure_size:
+            raise ValueError(
+                f"the network reads {self.config.structure_size} structural features of each "
+                f"vertex; the batch has {structure}: make it from a Collection with the features "
+                "that the network was trained with"
+            )
         for name, size in (("x", self.config.attribute_size), ("edge_attr", edges)):
             value = batch.get(name)
             found = 0 if value is None else value.shape[-1]

@@ -21,6 +21,7 @@ from softperm.data.features import (
     Adjacency,
     ColourVocabulary,
     StructuralFeatures,
+    VertexFeatures,
     adjacency,
     counts,
     degree,
@@ -502,14 +503,22 @@ def test_codes_become_further_labels_of_a_collection():
     for graphs in (coloured_graphs(), random_graphs(5)):
         chosen = StructuralFeatures(colours=2, colour_min_graphs=1)
         collection = collect(graphs)
-        found = chosen.learn_colours(collection, torch.arange(len(graphs)))
+        found = VertexFeatures.learn(collection, torch.arange(len(graphs)), chosen)
         extended = found.extend(collection)
-        assert extended.label_sizes == collection.label_sizes + found.sizes
+        assert extended.label_sizes == collection.label_sizes + found.colours.sizes
+        assert extended.structure is collection.structure
         assert extended.label.shape[1] == len(extended.label_sizes)
         batch = extended.batch(torch.tensor([1, 0]))
         assert batch.x.shape[1] == sum(extended.label_sizes)
         assert_close(batch.x.sum(1), torch.full((len(batch.x),), float(len(extended.label_sizes))))
-    assert StructuralFeatures().learn_colours(collection, torch.arange(5)) is None
+    plain = VertexFeatures.learn(collection, torch.arange(5), StructuralFeatures())
+    assert plain.extend(collection) is collection
+
+
+def test_a_collection_is_extended_by_the_features_that_are_switched_on():
+    graphs = many_kinds()
+    extended = VertexFeatures(EVERYTHING).extend(collect(graphs))
+    assert_close(extended.structure, structural_features(*lay_out(graphs), EVERYTHING))
 
 
 def test_a_vocabulary_of_colours_survives_json():

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.cli import train
 from softperm.cli.options import HIDDEN, settings_from
+from softperm.data.feature_settings import StructuralFeatures
 from softperm.estimators.settings import SOURCES, Parameter, parameters
 from softperm.nn.settings import ModelConfig
 from softperm.settings import Rule, Settings, setting
@@ -43,7 +44,7 @@ def test_no_two_sources_declare_the_same_setting():
     names = [each.name for each in ALL]
     assert len(set(names)) == len(names)
     assert {"latent_scale", "head_hidden", "tolerance", "decay", "ema", "clip"} <= set(names)
-    assert SOURCES[:2] == (ModelConfig, TrainingConfig)
+    assert SOURCES[:3] == (ModelConfig, StructuralFeatures, TrainingConfig)
 
 
 BAD = {int: -1, float: -1.0, str: "nonsense", bool: "yes", tuple: ()}

@@ -433,6 +433,12 @@ def test_a_batch_without_what_the_network_reads_is_refused():
         model(batch)
 
 
+def test_a_batch_with_other_structural_features_is_refused():
+    model = build(ModelConfig(1, latent_vertices=3, hidden=4, structure_size=9), seed=0)
+    with pytest.raises(ValueError, match=r"reads 9 structural features .* the batch has 2: make"):
+        model(collect(graphs()).batch(EVERYTHING))
+
+
 def test_one_graph_is_no_batch():
     edges = torch.tensor([[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="expected a PyG Batch, got one graph"):
