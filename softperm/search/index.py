@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 
 from softperm.data.graphs import as_graph, as_graphs
@@ -21,6 +22,7 @@ from softperm.distance.pairs import Packed, pack, pair_of
 from softperm.errors import GraphError
 from softperm.files import exclusive
 from softperm.jit import kernel
+from softperm.pyg import Data
 from softperm.search import storage
 from softperm.search.fingerprint import Layout, choose_layout, fingerprints, lower_bounds, prices
 from softperm.search.storage import Segment, Text
@@ -253,6 +255,40 @@ class GraphIndex:
 
     def __contains__(self, identifier: Any) -> bool:
         return any(identifier in _ids(s)[~s.removed] for s in self._segments)
+
+    def graph(self, identifier: Any) -> Data:
+        """The graph of an identifier, with the labels and weights that the index compares.
+
+        Raises:
+            ValueError: the index has no such graph.
+        """
+        for segment in self._segments:
+            rows = np.flatnonzero((_ids(segment) == identifier) & ~segment.removed)
+            if rows.size:
+                return self._unpack(segment, int(rows[0]))
+        raise ValueError(f"the index has no graph {identifier!r}")
+
+    def _unpack(self, segment: Segment, row: int) -> Data:
+        packed = segment.packed
+        vertices, edges = (
+            slice(int(p[row]), int(p[row + 1])) for p in (packed.ptr, packed.edge_ptr)
+        )
+        u, v = packed.ends[edges].astype(np.int64).T
+        order = np.lexsort((np.append(v, u), np.append(u, v)))
+        kinds = list(self._codes.edge)
+        listed = [kinds[k] for k in np.append(packed.kind[edges], packed.kind[edges])[order]]
+        graph = Data(
+            edge_index=torch.from_numpy(np.stack([np.append(u, v), np.append(v, u)])[:, order]),
+            num_nodes=vertices.stop - vertices.start,
+        )
+        if self._codes.labels:
+            names = list(self._codes.vertex)
+            graph.label = [names[code] for code in packed.label[vertices]]
+        if self._codes.edge_labels:
+            graph.edge_label = [name for name, _ in listed]
+        if any(weight != 1.0 for _, weight in listed):
+            graph.edge_weight = torch.tensor([weight for _, weight in listed])
+        return graph
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -1,0 +1,75 @@
+"""``softperm index``: an index of the graphs of a file, for ``softperm search``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from softperm.cli.console import called, give, lines, say
+from softperm.cli.inputs import Json, SmilesColumn, Symmetrise, read_file
+
+
+def index(
+    data: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
+    out: Annotated[Path, typer.Option(help="Folder of the index.")],
+    add: Annotated[bool, typer.Option(help="Add to an existing index.")] = False,
+    edge_substitution: Annotated[
+        float, typer.Option(help="Cost of edges of different label; 0 ignores edge labels.")
+    ] = 1.0,
+    smiles_column: SmilesColumn = None,
+    symmetrise: Symmetrise = False,
+    as_json: Json = False,
+) -> None:
+    """Build an index of graphs, in which ``softperm search`` finds look-alikes.
+
+    The distance is the number of edges that differ: vertices are matched with vertices of equal
+    label or with none. The other columns of a table become metadata for conditions. With ``--add``,
+    graphs that the index already contains are skipped, so an interrupted command can be repeated.
+    """
+    from softperm.distance import EditCosts
+    from softperm.search import GraphIndex
+
+    existing = out.exists() and any(out.iterdir())
+    if existing and not add:
+        raise ValueError(f"{out} is not empty; use --add to add graphs to an index")
+    if not existing and add:
+        raise ValueError(f"{out} does not exist; leave out --add to build a new index")
+    with lines():
+        library = GraphIndex.open(out) if add else None
+        file = read_file(data, smiles_column, symmetrise)
+        ids = unique_ids(file.ids)
+        metadata = {name: values.tolist() for name, values in file.targets.items()}
+        with called(file.ids):
+            if library is None:
+                library = GraphIndex.build(
+                    file.graphs, ids, metadata, canonical=True,
+                    costs=EditCosts.edges(edge_substitution),
+                )  # fmt: skip
+            else:
+                new = [k for k, identifier in enumerate(ids) if identifier not in library]
+                if len(new) < len(ids):
+                    say(f"{len(ids) - len(new):,} graphs are already in the index")
+                chosen = {name: [values[k] for k in new] for name, values in metadata.items()}
+                graphs = [file.graphs[k] for k in new]
+                if new:
+                    library.add(graphs, [ids[k] for k in new], chosen, canonical=True)
+        library.save(out)
+    size = sum(path.stat().st_size for path in out.iterdir())
+    give({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)
+
+
+def unique_ids(ids: Sequence[Any]) -> list[str]:
+    """The names of the graphs; a repeated name gets a number.
+
+    >>> unique_ids(["CCO", "CC", "CCO"])
+    ['CCO', 'CC', 'CCO #2']
+    """
+    seen: dict[str, int] = {}
+    unique = []
+    for name in map(str, ids):
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return unique

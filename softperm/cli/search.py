@@ -1,0 +1,113 @@
+"""``softperm search``: the graphs of an index that are nearest to given graphs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from softperm.cli.console import called, give, lines, ready_file, say
+from softperm.cli.inputs import Json, SmilesColumn, Symmetrise, read_file
+
+PICTURED = 5  # hits beside a query in a picture
+
+
+def search(
+    library: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of softperm index.")],
+    queries: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
+    k: Annotated[int | None, typer.Option("-k", help="Number of nearest graphs; 10.")] = None,
+    within: Annotated[float | None, typer.Option(help="All graphs up to this distance.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Condition on metadata, such as 'mass < 300'.")
+    ] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for each query.")] = None,
+    out: Annotated[Path, typer.Option(help="CSV file of hits to write.")] = Path("hits.csv"),
+    matchings: Annotated[
+        Path | None, typer.Option(help="JSON file to write: the matched vertices of each hit.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Picture to write: the first query beside its nearest hits."),
+    ] = None,
+    smiles_column: SmilesColumn = None,
+    symmetrise: Symmetrise = False,
+    as_json: Json = False,
+) -> None:
+    """Find the graphs of an index that are nearest to each query, with proof.
+
+    Graphs that are not decided within the time limit are listed too, with proven False and the
+    interval of their distance.
+    """
+    from softperm.files import write_atomically
+    from softperm.progress import progress_bars
+    from softperm.search import GraphIndex
+
+    if k is not None and within is not None:
+        raise ValueError("-k and --within exclude each other")
+    for path in (out, matchings, picture):
+        if path is not None:
+            ready_file(path)
+    with lines(), progress_bars() as report:
+        index = GraphIndex.open(library)
+        file = read_file(queries, smiles_column, symmetrise)
+        results = []
+        with called(file.ids):
+            for done, graph in enumerate(file.graphs):
+                report("queries", done, len(file.graphs))
+                options: dict[str, Any] = {"where": where, "time_limit": time_limit}
+                results.append(
+                    index.nearest(graph, 10 if k is None else k, **options)
+                    if within is None
+                    else index.within(graph, within, **options)
+                )
+            report("queries", len(file.graphs), len(file.graphs))
+    write_atomically(out, _csv(file.ids, results))
+    if matchings is not None:
+        write_atomically(matchings, _json(file.ids, results))
+    if picture is not None:
+        _draw(index, file.graphs[0], file.ids[0], results[0], picture)
+    undecided = sum(len(result.undecided) for result in results)
+    if undecided:
+        say(f"{undecided:,} graphs are undecided; a longer --time-limit helps")
+    give(
+        {
+            "queries": len(results),
+            "hits": sum(len(result) for result in results),
+            "undecided": undecided,
+            "written": str(out),
+        },
+        as_json,
+    )
+
+
+def _csv(ids: Any, results: list[Any]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["query", "rank", "hit", "distance", "lower_bound", "proven"])
+    for query, result in zip(ids, results, strict=True):
+        for rank, hit in enumerate((*result.hits, *result.undecided), start=1):
+            writer.writerow([query, rank, hit.id, hit.distance, hit.lower_bound, hit.proven])
+    return text.getvalue()
+
+
+def _json(ids: Any, results: list[Any]) -> str:
+    content = [
+        {"query": query, "hit": hit.id, "distance": hit.distance, "matching": hit.matching.tolist()}
+        for query, result in zip(ids, results, strict=True)
+        for hit in result
+    ]
+    return json.dumps(content) + "\n"
+
+
+def _draw(index: Any, query: Any, name: str, result: Any, path: Path) -> None:
+    from softperm.explore.matches import draw_matches
+
+    hits = [
+        (index.graph(hit.id), f"{hit.id}\ndistance {hit.distance:g}", hit.matching)
+        for hit in result.hits[:PICTURED]
+    ]
+    draw_matches(query, f"{name}\nquery", hits).savefig(path, dpi=150)

@@ -1,0 +1,100 @@
+"""``index`` and ``search``: from a table of molecules to look-alikes with two commands."""
+
+import csv
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+from samples import run_command
+
+from softperm import GraphIndex
+
+LIBRARY = """smiles,mass
+CCO,46
+CC,30
+c1ccccc1,78
+c1ccccc1O,94
+Cc1ccccc1O,108
+CCCCO,74
+Oc1ccccc1N,109
+CCO,46
+"""
+
+
+@pytest.fixture
+def library(tmp_path):
+    pytest.importorskip("rdkit")
+    (tmp_path / "lib.csv").write_text(LIBRARY)
+    (tmp_path / "query.csv").write_text("smiles\nOc1ccccc1\nCCCO\n")
+    done = run_command("index", tmp_path / "lib.csv", "--out", tmp_path / "lib.index", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["graphs"] == 8
+    return tmp_path
+
+
+def search(folder, *options):
+    out = folder / "hits.csv"
+    done = run_command("search", folder / "lib.index", folder / "query.csv", *options, "--out", out)
+    assert done.exit_code == 0, done.output
+    return list(csv.DictReader(out.read_text().splitlines()))
+
+
+def test_a_table_of_molecules_becomes_a_picture_of_look_alikes_with_two_commands(library):
+    matchings, picture = library / "hits.json", library / "hits.png"
+    rows = search(library, "-k", "3", "--matchings", matchings, "--picture", picture)
+    assert [(row["query"], row["rank"]) for row in rows] == [
+        (query, str(rank)) for query in ("Oc1ccccc1", "CCCO") for rank in (1, 2, 3)
+    ]
+    assert (rows[0]["hit"], float(rows[0]["distance"])) == ("c1ccccc1O", 0.0)
+    assert {row["proven"] for row in rows} == {"True"}
+    stored = json.loads(matchings.read_text())
+    assert [entry["hit"] for entry in stored] == [row["hit"] for row in rows]
+    assert len(stored[0]["matching"]) == 7
+    pixels = matplotlib.image.imread(picture)
+    assert np.ptp(pixels) > 0.5  # something is drawn
+    assert pixels.shape[1] > 3 * pixels.shape[0]  # the query and three hits in one row
+
+
+def test_within_and_where_restrict_the_hits(library):
+    rows = search(library, "--within", "1", "--where", "mass < 90")
+    assert {(row["query"], row["hit"]) for row in rows} == {
+        ("Oc1ccccc1", "c1ccccc1"), ("CCCO", "CCO"), ("CCCO", "CCO #2"), ("CCCO", "CCCCO"),
+    }  # fmt: skip
+    assert {float(row["distance"]) for row in rows} == {1.0}
+
+
+def test_adding_skips_what_is_there(library):
+    (library / "more.csv").write_text("smiles,mass\nCCO,46\nCCN,45\n")
+    add = ("index", library / "more.csv", "--out", library / "lib.index", "--add")
+    for present in (1, 2):  # the same command again adds nothing
+        done = run_command(*add)
+        assert done.exit_code == 0, done.output
+        assert f"{present} graphs are already in the index" in done.stderr
+    assert len(GraphIndex.open(library / "lib.index")) == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("search", "lib.index", "query.csv", "-k", "3", "--within", "2"), "exclude each other"),
+        (("search", "query.csv", "query.csv"), "is not a graph index"),
+        (("search", "lib.index", "query.csv", "--where", "size < 3"), "has no column 'size'"),
+        (("index", "lib.csv", "--out", "lib.index"), "is not empty; use --add"),
+        (("index", "lib.csv", "--out", "other", "--add"), "does not exist; leave out --add"),
+    ],
+)
+def test_bad_input_is_one_sentence(library, arguments, message, monkeypatch):
+    monkeypatch.chdir(library)
+    done = run_command(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_damaged_index_is_one_sentence(library):
+    segment = next((library / "lib.index").glob("*.safetensors"))
+    segment.write_bytes(segment.read_bytes()[:-3])
+    done = run_command("search", library / "lib.index", library / "query.csv")
+    assert done.exit_code == 2
+    assert "is damaged: build the index again" in done.stderr
