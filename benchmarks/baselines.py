@@ -31,8 +31,9 @@ import torch
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.catalogue import PAPER
 from softperm.data.datasets.dataset import Dataset
-from softperm.lab.baselines import KERNELS, SYSTEMS, DataShape, TooLarge
+from softperm.lab.baselines.layers import TooLarge
 from softperm.lab.evaluation_data import with_positions
+from softperm.lab.systems import KERNELS, SYSTEMS, DataShape
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task, mean_loss
 
 HOME = Path(__file__).parents[1]

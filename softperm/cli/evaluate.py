@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,6 +97,7 @@ def evaluate(
 
     from softperm.lab.protocol import EvaluationError, ProtocolSettings, make_contender
     from softperm.lab.protocol import evaluate as run_protocol
+    from softperm.lab.records import find_records
     from softperm.lab.report import numbers, shown, write_report
     from softperm.lab.tables import cells_of
 
@@ -146,14 +147,15 @@ def evaluate(
             except ValueError as error:
                 _note(str(error), errors, log)
                 continue
-            complete, incomplete = _complete(new)
+            complete, incomplete = _complete(new, {})
             records += complete
             for sentence in incomplete:
                 _note(sentence, errors, log)
             for cell in cells_of(complete):
                 log(f"{cell.dataset}, {cell.model}: {cell.metric_name}: {shown(cell)}")
         if records:
-            done, left = _finished(out, records)
+            fingerprints = {record.run.dataset: record.fingerprint for record in records}
+            done, left = _complete(find_records(out / "records"), fingerprints)
             paths = write_report(done, out, plan.title, list(dict.fromkeys([*errors, *left])))
             log(f"open {paths['html']} in a browser")
             cells = cells_of(records)
@@ -171,14 +173,25 @@ def _note(sentence: str, errors: list[str], log: Callable[[str], None]) -> None:
         log(sentence)
 
 
-def _complete(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
-    """Records of systems that have a score in every fold, and a sentence for each other system."""
+def _complete(
+    records: Iterable[Record], fingerprints: Mapping[str, str]
+) -> tuple[list[Record], list[str]]:
+    """Records of systems that have a score in every fold, and a sentence for each other system.
+
+    Args:
+        records: records of any datasets and systems.
+        fingerprints: fingerprints by dataset; systems measured on other graphs are left out.
+    """
     from softperm.lab.tables import by_pair, cells_of
 
-    complete, errors = [], []
-    for group in by_pair(records).values():
+    complete: list[Record] = []
+    errors: list[str] = []
+    for pair, group in by_pair(records).items():
         try:
             cells_of(group)
+            fingerprint = group[0].fingerprint
+            if fingerprints.get(pair[0], fingerprint) != fingerprint:
+                raise ValueError(f"{', '.join(pair)}: was measured on other graphs or splits")
             complete += group
         except ValueError as error:
             errors.append(str(error))
@@ -282,26 +295,3 @@ def _own(
         file.name if catalogue_spelling(file.name) is None else f"{file.name}-file"
     )  # not the paper's
     return from_graphs(recipe, name, graphs, y, kind, seed, folds)
-
-
-def _finished(out: Path, new: list[Record]) -> tuple[list[Record], list[str]]:
-    """Records of all finished systems in a folder, and a sentence for each unfinished one.
-
-    Records of earlier runs on a file that has changed since are left out.
-    """
-    from softperm.lab.records import find_records
-    from softperm.lab.tables import by_pair, cells_of
-
-    fingerprints = {record.run.dataset: record.fingerprint for record in new}
-    done: list[Record] = []
-    unfinished: list[str] = []
-    for pair, group in by_pair(find_records(out / "records")).items():
-        try:
-            cells_of(group)
-            fingerprint = group[0].fingerprint
-            if fingerprints.get(pair[0], fingerprint) != fingerprint:
-                raise ValueError(f"{', '.join(pair)}: was measured on other graphs or splits")
-            done += group
-        except ValueError as error:
-            unfinished.append(str(error))
-    return done, unfinished

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softperm.lab.baselines import DataShape, Kernel, System
 from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
 from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
-from softperm.lab.systems import PiGNNSystem, find_system
+from softperm.lab.systems import DataShape, Kernel, PiGNNSystem, System, find_system
 from softperm.training.batching import Examples
 from softperm.training.epoch_tracker import CURVES, EpochTracker
 from softperm.training.loop import FitResult, fit, predict

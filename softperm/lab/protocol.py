@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from softperm.files import exclusive
-from softperm.lab.baselines import Kernel
 from softperm.lab.evaluation_data import EvaluationData
 from softperm.lab.jobs import check_configuration, configuration_key
 from softperm.lab.recipes import Recipe, grid_points
 from softperm.lab.records import Record, Run
 from softperm.lab.scheduler import Executor, Scheduler
-from softperm.lab.systems import PiGNNSystem, find_system
+from softperm.lab.systems import Kernel, PiGNNSystem, find_system
 from softperm.progress import Report, silent
 
 SEEDS = 1000  # seeds of one evaluation; those of the next begin after them

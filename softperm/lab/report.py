@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from softperm.data.datasets.catalogue import known_names
+from softperm.explore.plots import log_where_wide
 from softperm.files import write_atomically
-from softperm.lab.figures import save_small_png, training_curves
-from softperm.lab.page import Page
 from softperm.lab.recipes import quoted
 from softperm.lab.records import Record
 from softperm.lab.systems import find_system, system_names
 from softperm.lab.tables import PER_CENT, Cell, cells_of, paired_tests
+
+FEW = 6
+"""Maximum number of systems for which a figure shows quartiles and an inner legend."""
 
 
 def write_report(
@@ -83,21 +90,20 @@ def shown(cell: Cell) -> str:
     return f"{mean} ± {std}" if len(cell.scores) > 1 else mean
 
 
-def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+def grid(cells: Sequence[Cell]) -> list[dict[str, str]]:
     """The main table: a row for each system, followed by a row of the paper's numbers, if any."""
     datasets = list(dict.fromkeys(cell.dataset for cell in cells))
     at = {(cell.dataset, cell.model): cell for cell in cells}
     rows = []
     for model in sorted(dict.fromkeys(cell.model for cell in cells), key=_rank):
-        row = [at.get((dataset, model)) for dataset in datasets]
-        rows.append([_title(model), *("" if c is None else shown(c) for c in row)])
-        paper = [
-            quoted(d, model) if c is not None else None for d, c in zip(datasets, row, strict=True)
-        ]
-        if any(paper):
-            name = f"{_title(model)}, paper (quoted)"
-            rows.append([name, *("" if q is None else str(q) for q in paper)])
-    return ["", *datasets], rows
+        row = {dataset: at.get((dataset, model)) for dataset in datasets}
+        measured = {d: "" if cell is None else shown(cell) for d, cell in row.items()}
+        rows.append({"": _title(model), **measured})
+        paper = {d: quoted(d, model) if cell is not None else None for d, cell in row.items()}
+        if any(paper.values()):
+            texts = {d: "" if number is None else str(number) for d, number in paper.items()}
+            rows.append({"": f"{_title(model)}, paper (quoted)", **texts})
+    return rows
 
 
 def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
@@ -189,25 +195,24 @@ def _p_value(p: float) -> str:
 
 def markdown(cells: Sequence[Cell], title: str, missing: Sequence[str] = ()) -> str:
     """The report as Markdown."""
-    head, rows = grid(cells)
-    parts = [f"# {title}", _caption(cells), _pipes(head, rows)]
+    parts = [f"# {title}", _caption(cells), _pipes(grid(cells))]
     if missing:
         parts.append(f"Not in the tables: {'; '.join(missing)}.")
-    listed = details(cells)
-    parts.append(_pipes(list(listed[0]), [list(row.values()) for row in listed]))
+    parts.append(_pipes(details(cells)))
     if compared := tests(cells):
         parts.append("Paired tests over folds, p-values not corrected for the number of tests:")
-        parts.append(_pipes(list(compared[0]), [list(row.values()) for row in compared]))
+        parts.append(_pipes(compared))
     return "\n\n".join(parts) + "\n"
 
 
 def latex(cells: Sequence[Cell]) -> str:
     """The main table in LaTeX, for booktabs."""
-    head, rows = grid(cells)
+    rows = grid(cells)
+    head = list(rows[0])
     lines = [r"\begin{tabular}{l" + "c" * (len(head) - 1) + "}", r"\toprule"]
     lines.append(" & ".join(_tex(h) for h in head) + r" \\")
     lines.append(r"\midrule")
-    lines += [" & ".join(_tex(c) for c in row) + r" \\" for row in rows]
+    lines += [" & ".join(_tex(c) for c in row.values()) + r" \\" for row in rows]
     lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
 
@@ -233,8 +238,7 @@ def _page(
 ) -> Page:
     page = Page(title)
     page.paragraph(_caption(cells))
-    head, rows = grid(cells)
-    page.table([dict(zip(head, row, strict=True)) for row in rows])
+    page.table(grid(cells))
     if missing:
         page.paragraph(f"Not in the tables: {'; '.join(missing)}.")
     page.heading("Details")
@@ -285,8 +289,8 @@ def _by_dataset(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     return groups
 
 
-def _pipes(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def _pipes(rows: Sequence[Mapping[str, str]]) -> str:
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -301,3 +305,115 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def training_curves(cells: Sequence[Cell]) -> Figure | None:
+    """Mean validation loss and score of the final runs over epochs; quartiles for few systems.
+
+    A run that stopped early counts up to its last epoch.
+
+    Args:
+        cells: systems on one dataset.
+
+    Returns:
+        The figure; None if no record has a curve.
+    """
+    shown = [cell for cell in cells if any(r.curve for r in cell.records)]
+    if not shown:
+        return None
+    few = len(shown) <= FEW
+    figure = Figure(figsize=(11 if few else 14, max(3.8, 0.25 * len(shown))), layout="constrained")
+    axes = figure.subplots(1, 2)
+    styles = [(f"C{k % 10}", ("-", "--", ":", "-.")[k // 10 % 4]) for k in range(len(shown))]
+    panels = {"validation_loss": ("loss", 1), "validation_score": ("", 1)}
+    for cell, (color, dashes) in zip(shown, styles, strict=True):
+        panels["validation_score"] = (cell.metric_name, cell.factor)
+        for axis, (name, (label, factor)) in zip(axes, panels.items(), strict=True):
+            rows = [r.curve[name] for r in cell.records if r.curve]
+            table = factor * np.array(list(zip_longest(*rows)), dtype=float).T  # (runs, epochs)
+            defined = np.isfinite(table).any(0)
+            table, epochs = table[:, defined], np.flatnonzero(defined) + 1
+            axis.plot(epochs, np.nanmean(table, 0), dashes, color=color, label=cell.title)
+            if few and defined.any():
+                low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
+                axis.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
+            axis.set(xlabel="epoch", ylabel=f"validation {label}", title=cell.dataset)
+    for axis in axes:
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        log_where_wide(axis)
+    if few:
+        axes[1].legend(frameon=False)
+    else:
+        named = axes[1].get_legend_handles_labels()
+        figure.legend(*named, frameon=False, loc="outside right center")
+    return figure
+
+
+def save_small_png(figure: Figure, path: Path) -> None:
+    """Saves a figure with 64 colours, a third of the size of a PNG in full colour."""
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", dpi=120)
+    image = Image.open(full).convert("RGB")
+    image.quantize(64, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    write_atomically(path, small.getvalue())
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+       color: #1a1a1a; background: #fff; }
+h1, h2 { line-height: 1.2; } figure { margin: 1.5rem 0; } figcaption { color: #555; }
+svg { max-width: 100%; height: auto; } table { border-collapse: collapse; margin: 1rem 0; }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
+td { white-space: nowrap; } th:first-child, td:first-child { text-align: left; }
+thead th { border-bottom: 2px solid #888; }
+@media (prefers-color-scheme: dark) { body { background: #fff; } }
+"""
+
+
+class Page:
+    """A page to which parts are added in order.
+
+    Args:
+        title: heading of the page.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.parts = [f"<h1>{html.escape(title)}</h1>"]
+
+    def heading(self, text: str) -> None:
+        """Adds the heading of a section."""
+        self.parts.append(f"<h2>{html.escape(text)}</h2>")
+
+    def paragraph(self, text: str) -> None:
+        """Adds a paragraph of plain text."""
+        self.parts.append(f"<p>{html.escape(text)}</p>")
+
+    def table(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Adds a table with a row for each mapping, whose keys are the columns."""
+        columns = list(rows[0]) if rows else []
+        head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(row[c]))}</td>" for c in columns) + "</tr>"
+            for row in rows
+        )
+        self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+
+    def figure(self, figure: Figure, caption: str) -> None:
+        """Adds a figure as inline SVG."""
+        content = io.StringIO()
+        figure.savefig(content, format="svg")
+        drawing = content.getvalue()
+        drawing = drawing[drawing.index("<svg") :]
+        caption = html.escape(caption)
+        self.parts.append(f"<figure>{drawing}<figcaption>{caption}</figcaption></figure>")
+
+    def save(self, path: Path) -> None:
+        """Writes the page."""
+        body = "\n".join(self.parts)
+        text = (
+            "<!doctype html>\n<html lang='en'>\n<head><meta charset='utf-8'>"
+            f"<title>{html.escape(self.title)}</title><style>{_STYLE}</style></head>\n"
+            f"<body>\n{body}\n</body>\n</html>\n"
+        )
+        write_atomically(path, text.encode())

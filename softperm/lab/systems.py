@@ -1,15 +1,172 @@
-"""All systems by name: π-GNN, its variants, and the baselines."""
+"""All systems by name: π-GNN, its variants, and the baselines of the paper's tables.
+
+The grids of the classification table are those of Errica et al. (ICLR 2020), the settings of the
+table of the Open Graph Benchmark those of the systems' authors there. Where batches have positions
+(:func:`softperm.lab.evaluation_data.with_positions`), DTNN, MPNN and PPGN use distances in space,
+as their papers do; otherwise they use the graph alone, as π-GNN does.
+
+A baseline is declared once: its module and class or function in :mod:`softperm.lab.baselines`,
+which is imported when the system is used. Arguments that a :class:`DataShape` has come from the
+data; all other arguments are the system's settings, with the defaults of the class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
 
-from torch import nn
+import numpy as np
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor, nn
 
-from softperm.lab.baselines import KERNELS, SYSTEMS, DataShape, Kernel, System
-from softperm.nn.model import ModelConfig, PiGNN, build
+from softperm.data.collection import Collection
+from softperm.nn.encoders import VertexStatistics
+from softperm.nn.model import ModelConfig, build
+from softperm.training.settings import TRAINING
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """Sizes and statistics from which a system is built.
+
+    Attributes:
+        outputs: number C of outputs.
+        attribute_size: length F of a vertex's attributes in a batch; 0 for none.
+        edge_attribute_size: length d_e of an edge's attributes in a batch; 0 for none.
+        largest: vertices of the largest training graph.
+        size_percentiles: number of vertices below which 0, 1, …, 100 % of the graphs lie.
+        degree_counts: number of vertices with degree 0, 1, 2, …
+        continuous: whether vertices have attributes that are not one-hot labels.
+        structure_size: number of structural features.
+        weighted: whether edges have weights; only π-GNN uses them.
+        positions: whether batches have positions of vertices.
+        label_sizes: vocabulary sizes of vertex labels that batches have as codes; none by default.
+        edge_label_sizes: the same of edge labels.
+        statistics: statistics of the training vertices, for networks that standardise them.
+    """
+
+    outputs: int
+    attribute_size: int
+    edge_attribute_size: int
+    largest: int
+    size_percentiles: tuple[float, ...]
+    degree_counts: tuple[int, ...]
+    continuous: bool = False
+    structure_size: int = 2
+    weighted: bool = False
+    positions: bool = False
+    label_sizes: tuple[int, ...] = ()
+    edge_label_sizes: tuple[int, ...] = ()
+    statistics: VertexStatistics | None = None
+
+    @classmethod
+    def of(
+        cls, collection: Collection, outputs: int, index: Int[Tensor, " b"] | None = None
+    ) -> DataShape:
+        """The shape of a collection.
+
+        Args:
+            collection: the graphs.
+            outputs: number C of outputs.
+            index: the training graphs, whose sizes and degrees count; all by default.
+        """
+        chosen = torch.arange(len(collection)) if index is None else index.cpu()
+        sizes = collection.sizes.cpu()
+        member = torch.zeros(len(sizes), dtype=torch.bool)
+        member[chosen] = True
+        structure = collection.structure.cpu()[torch.repeat_interleave(member, sizes)]  # (V, S)
+        degrees = structure[:, 0]
+        percent = torch.quantile(sizes[chosen].double(), torch.linspace(0, 1, 101).double())
+        return cls(
+            outputs=outputs,
+            attribute_size=collection.attribute_size,
+            edge_attribute_size=collection.edge_attribute_size,
+            largest=int(sizes[chosen].max()),
+            size_percentiles=tuple(percent.tolist()),
+            degree_counts=tuple(torch.bincount(degrees.long()).tolist()),
+            continuous=collection.x is not None,
+            structure_size=collection.structure.shape[1],
+            weighted=collection.edge_weight is not None,
+            positions=getattr(collection, "position", None) is not None,
+            label_sizes=collection.label_sizes if collection.codes else (),
+            edge_label_sizes=collection.edge_label_sizes if collection.codes else (),
+            statistics=VertexStatistics.of(collection, chosen),
+        )
+
+    @property
+    def features(self) -> int:
+        """Length of a vertex's features in a baseline: attributes, or the degree."""
+        return self.attribute_size or 1
+
+    @property
+    def edge_size(self) -> int:
+        """Length of an edge's features in a baseline: attributes, or a constant."""
+        return self.edge_attribute_size or 1
+
+    @property
+    def labels_alone(self) -> bool:
+        """Whether all attributes of vertices are one-hot labels."""
+        return self.attribute_size > 0 and not self.continuous
+
+
+@dataclass(frozen=True)
+class System:
+    """A network of the comparison.
+
+    Attributes:
+        name: name in commands and records.
+        title: name in tables.
+        tables: tables of the paper that have it: classification, ogb, qm9.
+        grid: values of each hyper-parameter, among which validation selects.
+        network: ``module:name`` of the class or function below ``softperm.lab.baselines`` that
+            builds the network.
+        fixed: arguments of the network that are no settings.
+        stackable: whether networks can be trained in a stack.
+        shape_free: hyper-parameters that change no shape; networks of one stack may differ in them.
+    """
+
+    name: str
+    title: str
+    tables: tuple[str, ...]
+    grid: Mapping[str, tuple]
+    network: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    stackable: bool = False
+    shape_free: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of the network's own hyper-parameters."""
+        return tuple(a for a in _arguments(self.network) if a not in {*_FROM_SHAPE, *self.fixed})
+
+    def build(self, shape: DataShape, settings: Mapping[str, Any], seed: int) -> nn.Module:
+        """A freshly initialised network; torch's global random state is left as it was.
+
+        Args:
+            shape: sizes and statistics of the dataset.
+            settings: hyper-parameters by name; those of training are ignored.
+            seed: seed of the initial parameters and of dropout.
+
+        Raises:
+            ValueError: a hyper-parameter is unknown.
+        """
+        known = self.settings
+        if unknown := set(settings) - set(known) - set(TRAINING):
+            raise ValueError(
+                f"{self.name} has the settings {', '.join(known) or 'none'}; got "
+                f"{', '.join(sorted(unknown))}"
+            )
+        own = {key: value for key, value in settings.items() if key in known}
+        names = [name for name in _arguments(self.network) if name in _FROM_SHAPE]
+        from_shape = {name: getattr(shape, name) for name in names if name not in self.fixed}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return _load(self.network)(**from_shape, **self.fixed, **own)
+
 
 _FROM_DATA = (
     "outputs", "structure_size", "attribute_size", "edge_attribute_size", "weighted",
@@ -19,13 +176,7 @@ _FROM_DATA = (
 
 @dataclass(frozen=True)
 class PiGNNSystem(System):
-    """π-GNN as a system; its settings are those of ``ModelConfig``.
-
-    Attributes:
-        fixed: the settings of the variant.
-    """
-
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """π-GNN as a system; its settings are those of ``ModelConfig``, some of them ``fixed``."""
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -61,28 +212,59 @@ class PiGNNSystem(System):
         return ModelConfig.from_dict({**settings, "capacity": capacity, **self.fixed, **from_data})
 
 
-def find_system(name: str) -> System | Kernel:
-    """The system of a name; ``NAME+VARIANT`` is a variant, whose settings a recipe has.
+@runtime_checkable
+class KernelEstimator(Protocol):
+    """An estimator on a precomputed kernel."""
 
-    Raises:
-        ValueError: no system has this name; the message lists all names.
+    def fit(
+        self, collection: Collection, index: Int[Tensor, " b"], y: Shaped[np.ndarray, " b"]
+    ) -> KernelEstimator:
+        """Fits the estimator to the selected graphs and their classes ``y``."""
+        ...
+
+    def predict(self, collection: Collection, index: Int[Tensor, " b"]) -> Shaped[np.ndarray, " b"]:
+        """The class of each of the selected graphs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel method of the comparison.
+
+    Attributes:
+        name: name in commands and records.
+        title: name in tables.
+        tables: tables of the paper that have it.
+        grid: values of each hyper-parameter, among which validation selects.
+        network: ``module:name`` of the estimator's class below ``softperm.lab.baselines``.
     """
-    known = _known()
-    base, plus, variant = name.partition("+")
-    if base not in known:
-        raise ValueError(f"no system is called {base}: there are {', '.join(known)}")
-    if not plus:
-        return known[base]
-    return replace(known[base], name=name, title=f"{known[base].title}, {variant}")
+
+    name: str
+    title: str
+    tables: tuple[str, ...]
+    grid: Mapping[str, tuple]
+    network: str
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of its hyper-parameters."""
+        return _arguments(self.network)
+
+    def build(self, settings: Mapping[str, Any]) -> KernelEstimator:
+        """An estimator that is not fitted."""
+        return _load(self.network)(**settings)
 
 
-def system_names() -> list[str]:
-    """All names; those of π-GNN come first."""
-    return list(_known())
+def _load(path: str) -> Callable[..., Any]:
+    module, name = path.split(":")
+    return getattr(import_module(f"softperm.lab.baselines.{module}"), name)
 
 
-def _known() -> dict[str, System | Kernel]:
-    return {**PI_GNN, **SYSTEMS, **KERNELS}
+def _arguments(path: str) -> tuple[str, ...]:
+    return tuple(inspect.signature(_load(path)).parameters)
+
+
+_FROM_SHAPE = {f.name for f in fields(DataShape)} | {"features", "edge_size", "labels_alone"}
 
 
 def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:
@@ -92,7 +274,7 @@ def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:
     tables = ("classification", "ogb", "qm9")
     shape_free = ("latent_scale",)  # changes the initial parameters alone
     return PiGNNSystem(
-        name, title, tables, PiGNN, grid, stackable=True, shape_free=shape_free, fixed=fixed
+        name, title, tables, grid, fixed=fixed, stackable=True, shape_free=shape_free
     )
 
 
@@ -108,3 +290,175 @@ PI_GNN = {
     )
 }
 """The paper's own systems."""
+
+_CLASSIFICATION: dict[str, Any] = {"tables": ("classification",)}
+_OGB: dict[str, Any] = {"tables": ("ogb",)}
+_OGB_TRAINING = {"learning_rate": (1e-3,), "batch_size": (128,)}
+_QM9: dict[str, Any] = {
+    "tables": ("qm9",),
+    "grid": {"learning_rate": (1e-3,), "batch_size": (64,)},
+}
+_BASELINES = (
+    System(
+        "gin",
+        "GIN",
+        network="gin:GIN",
+        grid={
+            "widths": ((64,) * 4, (32,) * 4, (64,), (32, 32)),
+            "train_eps": (True, False),
+            "readout": ("mean", "sum"),
+            "dropout": (0.5, 0.0),
+            "learning_rate": (1e-2,),
+            "halve_every": (50,),
+            "batch_size": (32, 128),
+        },
+        stackable=True,
+        shape_free=("train_eps", "readout", "dropout"),
+        **_CLASSIFICATION,
+    ),
+    System(
+        "graphsage",
+        "GraphSAGE",
+        network="sage:GraphSAGE",
+        grid={
+            "hidden": (32, 64),
+            "layers": (3, 5),
+            "aggregation": ("add", "max", "mean"),
+            "learning_rate": (1e-4, 1e-2, 1e-3),
+            "batch_size": (32,),
+        },
+        stackable=True,
+        **_CLASSIFICATION,
+    ),
+    System(
+        "gcn",
+        "GCN",
+        network="gcn:GCN",
+        grid={
+            "hidden": (32, 64),
+            "layers": (3, 5),
+            "learning_rate": (1e-4, 1e-2, 1e-3),
+            "batch_size": (32,),
+        },
+        stackable=True,
+        **_CLASSIFICATION,
+    ),
+    System(
+        "structure-free",
+        "Structure-free",
+        network="structure_free:StructureFree",
+        grid={
+            "hidden": (32, 128, 256),
+            "learning_rate": (1e-1, 1e-3, 1e-4),
+            "weight_decay": (1e-4, 1e-3, 1e-2),
+            "batch_size": (32,),
+        },
+        stackable=True,
+        **_CLASSIFICATION,
+    ),
+    System(
+        "dgcnn",
+        "DGCNN",
+        network="dgcnn:DGCNN",
+        grid={
+            "hidden": (32, 64),
+            "layers": (2, 3, 4),
+            "keep": (0.9, 0.6),
+            "learning_rate": (1e-4, 1e-5),
+            "batch_size": (50,),
+        },
+        **_CLASSIFICATION,
+    ),
+    System(
+        "diffpool",
+        "DiffPool",
+        network="diffpool:DiffPool",
+        grid={
+            "hidden": (64,),
+            "embedding": (128,),
+            "learning_rate": (1e-3, 1e-4, 1e-5),
+            "batch_size": (8,),
+        },
+        **_CLASSIFICATION,
+    ),
+    System(
+        "ecc",
+        "ECC",
+        network="ecc:ECC",
+        grid={
+            "hidden": (32, 64),
+            "layers": (2,),
+            "dropout": (0.05, 0.25),
+            "learning_rate": (1e-1, 1e-2),
+            "batch_size": (32,),
+        },
+        **_CLASSIFICATION,
+    ),
+    System(
+        "gcn-edges",
+        "GCN with edges",
+        network="molecular:gcn_with_edges",
+        grid={"dropout": (0.5,), **_OGB_TRAINING},
+        **_OGB,
+    ),
+    System(
+        "gin-edges",
+        "GIN with edges",
+        network="molecular:gin_with_edges",
+        grid={"dropout": (0.5,), **_OGB_TRAINING},
+        **_OGB,
+    ),
+    System("pna", "PNA", network="pna:pna", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
+    System("dgn", "DGN", network="dgn:DGN", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
+    System(
+        "phc-gnn",
+        "PHC-GNN",
+        network="phc:phc_gnn",
+        grid={"dropout": (0.1,), **_OGB_TRAINING},
+        **_OGB,
+    ),
+    System("dtnn", "DTNN", network="dtnn:DTNN", **_QM9),
+    System("mpnn", "MPNN", network="mpnn:MPNN", **_QM9),
+    System("1-2-gnn", "1-2-GNN", network="kgnn:HierarchicalGNN", fixed={"set_size": 2}, **_QM9),
+    System("1-2-3-gnn", "1-2-3-GNN", network="kgnn:HierarchicalGNN", fixed={"set_size": 3}, **_QM9),
+    System("ppgn", "PPGN", network="ppgn:PPGN", **_QM9),
+)
+
+SYSTEMS: dict[str, System] = {system.name: system for system in _BASELINES}
+"""The baselines that are networks, by name."""
+
+KERNELS: dict[str, Kernel] = {
+    "wl-kernel": Kernel(
+        "wl-kernel",
+        "WL subtree kernel",
+        network="wl:WLKernelClassifier",
+        grid={"iterations": (1, 2, 3, 4, 5, 6), "C": (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)},
+        **_CLASSIFICATION,
+    )
+}
+"""The kernel methods, by name."""
+
+_ALL: dict[str, System | Kernel] = {**PI_GNN, **SYSTEMS, **KERNELS}
+
+
+def system_names() -> list[str]:
+    """All names; those of π-GNN come first."""
+    return list(_ALL)
+
+
+def find_system(name: str) -> System | Kernel:
+    """The system of a name; ``NAME+VARIANT`` is a variant, whose settings a recipe has.
+
+    Raises:
+        ValueError: no system has this name; the message lists all names.
+
+    Example:
+        >>> find_system("gin").title
+        'GIN'
+    """
+    base, plus, variant = name.partition("+")
+    if base not in _ALL:
+        raise ValueError(f"no system is called {base}: there are {', '.join(_ALL)}")
+    if not plus:
+        return _ALL[base]
+    return replace(_ALL[base], name=name, title=f"{_ALL[base].title}, {variant}")

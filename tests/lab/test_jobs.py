@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from lab.evaluations import DATA, FOLDS, PROTOCOL, TRAINING, final_jobs, selection_jobs, train
 
-from softperm.lab.baselines import SYSTEMS, DataShape
 from softperm.lab.jobs import configuration_key
 from softperm.lab.protocol import Contender, make_contender, select
 from softperm.lab.recipes import grid_points, read_recipe
+from softperm.lab.systems import SYSTEMS, DataShape
 
 ONE_FOLD = replace(DATA, splits=DATA.splits[:1])
 GRID = {

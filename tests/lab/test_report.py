@@ -10,9 +10,8 @@ from lab.test_tables import OTHER, SCORES, record, table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from softperm.lab import report
-from softperm.lab.figures import training_curves
 from softperm.lab.recipes import quoted
-from softperm.lab.report import details, latex, markdown, shown, write_report
+from softperm.lab.report import details, latex, markdown, shown, training_curves, write_report
 from softperm.lab.tables import cells_of
 
 RECORDS = [*table(SCORES), *table(OTHER, "pi-gnn-d")]

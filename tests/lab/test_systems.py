@@ -9,12 +9,11 @@ from lab.evaluations import SMALL, TRAINING
 from samples import collect
 
 from softperm.data.datasets import load_dataset
-from softperm.lab.baselines import DataShape
 from softperm.lab.evaluation_data import from_dataset, from_graphs, with_positions
 from softperm.lab.protocol import Contender, ProtocolSettings, evaluate
 from softperm.lab.recipes import read_recipe
 from softperm.lab.scheduler import LocalExecutor
-from softperm.lab.systems import PI_GNN, find_system
+from softperm.lab.systems import PI_GNN, DataShape, find_system
 
 LABELLED = []
 for i in range(20):

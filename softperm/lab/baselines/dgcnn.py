@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -29,18 +30,25 @@ class DGCNN(nn.Module):
 
     Args:
         features: size F of a vertex's features.
+        outputs: number C of outputs.
+        size_percentiles: number of vertices below which 0, 1, …, 100 % of training graphs lie.
         hidden: size H of the hidden vectors.
         layers: convolutions before the one with a single channel.
-        vertices: number k of vertices that are kept; at least 10.
-        outputs: number C of outputs.
+        keep: share of the training graphs that have at most k vertices.
     """
 
     def __init__(
-        self, features: int, hidden: int, layers: int, vertices: int, outputs: int
+        self,
+        features: int,
+        outputs: int,
+        size_percentiles: Sequence[float],
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        keep: float = 0.6,
     ) -> None:
         super().__init__()
-        if vertices < 10:
-            raise ValueError(f"DGCNN's convolutions need at least 10 vertices; got {vertices}")
+        vertices = max(10, round(size_percentiles[round(100 * keep)]))
         sizes = [features, *[hidden] * layers, 1]
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.sort = SortAggregation(k=vertices)

@@ -9,9 +9,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.layers import degree, edge_features
+from softperm.lab.baselines.layers import MemoryLimited, degree, edge_features
 from softperm.lab.baselines.molecular import Molecular, narrowing_head
-from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 from softperm.ops.ragged import owners
 
 
@@ -55,40 +54,47 @@ class DGNRound(nn.Module):
         return self.update(torch.cat([x, mean, smooth, slope], dim=1))
 
 
-class DGN(Molecular):
+class DGN(Molecular, MemoryLimited):
     """The frame for molecules with rounds of :class:`DGNRound`, which share one field.
 
     Args:
         features: size F of a vertex's features.
         edge_size: size of an edge's features.
+        outputs: number C of outputs.
         hidden: size H of the hidden vectors.
         layers: rounds of message passing.
-        outputs: number C of outputs.
         dropout: rate after each round.
-        memory_limit: bytes that the eigenvectors of a batch may need.
     """
+
+    title = "DGN"
+    remedy = "leave the large graphs out"
 
     def __init__(
         self,
         features: int,
         edge_size: int,
-        hidden: int,
-        layers: int,
         outputs: int,
+        *,
+        hidden: int = 70,
+        layers: int = 4,
         dropout: float = 0.3,
-        memory_limit: int = MEMORY_LIMIT,
     ) -> None:
         rounds = [DGNRound(hidden, edge_size) for _ in range(layers)]
         head = narrowing_head(hidden, outputs)
         super().__init__(features, hidden, rounds, head, dropout=dropout, residual=True)
-        self.memory_limit = memory_limit
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = copy(prepare(batch))
-        phi = first_eigenvector(batch.edge_index, batch.ptr, self.memory_limit)
+        self.check_memory(batch)
+        phi = first_eigenvector(batch.edge_index, batch.ptr)
         batch.directions = directions(phi, batch.edge_index)
         return super().forward(batch)
+
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that the eigenvectors of the graphs of one width take, at most."""
+        widths, counts = _widths(batch.ptr.diff()).unique(return_counts=True)
+        return int((counts * widths.square() * 32).max()) if len(widths) else 0
 
 
 def directions(
@@ -102,14 +108,13 @@ def directions(
 
 
 def first_eigenvector(
-    edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"], memory_limit: int = MEMORY_LIMIT
+    edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
 ) -> Float64[Tensor, " V"]:
     """The first non-trivial eigenvector of each graph's Laplacian, graphs of like size together.
 
     Args:
         edge_index: directed edges, numbered over the whole batch.
         ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
-        memory_limit: bytes that it may need.
 
     Returns:
         A number for each vertex, of norm 1 over each graph; 0 in a graph without edges.
@@ -118,11 +123,9 @@ def first_eigenvector(
     phi = torch.zeros(vertices, dtype=torch.float64, device=ptr.device)
     owner = owners(ptr, vertices)
     local = torch.arange(vertices, device=ptr.device) - ptr[owner]
-    width = (sizes + 7) // 8 * 8  # few widths, so that few calls suffice
+    width = _widths(sizes)
     for n in width.unique().tolist():
         chosen = (width == n).nonzero()[:, 0]  # (b,)
-        needed, remedy = len(chosen) * n * n * 32, "leave the large graphs out"
-        check_memory("DGN", needed, memory_limit, sizes[chosen], remedy)
         place = torch.full_like(sizes, -1)
         place[chosen] = torch.arange(len(chosen), device=ptr.device)
         edge = edge_index[:, place[owner[edge_index[0]]] >= 0]
@@ -132,6 +135,11 @@ def first_eigenvector(
         mine = place[owner] >= 0
         phi[mine] = vector[place[owner[mine]], local[mine]]
     return phi
+
+
+def _widths(sizes: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """The size of each graph's padded matrix: few sizes, so that few calls suffice."""
+    return (sizes + 7) // 8 * 8
 
 
 def _eigenvectors(

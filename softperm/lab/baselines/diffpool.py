@@ -15,8 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.layers import max_readout, mean_neighbours, vertex_features
-from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.layers import (
+    MemoryLimited,
+    max_readout,
+    mean_neighbours,
+    vertex_features,
+)
 from softperm.nn.alignment import align_adjacency
 from softperm.ops.normalisation import VertexBatchNorm
 from softperm.ops.ragged import pool
@@ -54,7 +58,7 @@ class SAGEBlock(nn.Module):
         return self.last(torch.cat(vectors, dim=1))
 
 
-class DiffPool(nn.Module):
+class DiffPool(MemoryLimited):
     r"""Assigns vertices softly to clusters, and clusters to clusters of clusters.
 
     .. math:: S = \text{softmax}(\text{GNN}_a(A, X)), \quad Z = \text{GNN}_z(A, X), \quad
@@ -68,27 +72,23 @@ class DiffPool(nn.Module):
 
     Args:
         features: size F of a vertex's features.
-        hidden: size of the rounds.
-        embedding: size of Z.
         largest: vertices of the largest training graph; a larger one is assigned to as many
             clusters.
         outputs: number C of outputs.
-        memory_limit: bytes that a training step may need.
+        hidden: size of the rounds.
+        embedding: size of Z.
     """
 
+    remedy = "use smaller batches, or a collection whose largest graph is smaller"
+
     def __init__(
-        self,
-        features: int,
-        hidden: int,
-        embedding: int,
-        largest: int,
-        outputs: int,
-        memory_limit: int = MEMORY_LIMIT,
+        self, features: int, largest: int, outputs: int, *, hidden: int = 64, embedding: int = 128
     ) -> None:
         super().__init__()
         first = max(1, math.ceil(largest / 4))
         self.clusters = (first, max(1, math.ceil(first / 4)))
-        self.memory_limit, self.width = memory_limit, 46 * hidden + 3 * embedding
+        self.title = f"DiffPool with {first:,} clusters"
+        self.width = 46 * hidden + 3 * embedding
         sizes = [features, embedding, embedding]
         self.embed = nn.ModuleList(SAGEBlock(size, hidden, embedding) for size in sizes)
         pairs = zip(sizes, self.clusters, strict=False)
@@ -98,7 +98,7 @@ class DiffPool(nn.Module):
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
-        self._check(batch)
+        self.check_memory(batch)
         x = vertex_features(batch).to(next(self.parameters()).dtype)
 
         def mean(x: Tensor) -> Tensor:
@@ -130,11 +130,6 @@ class DiffPool(nn.Module):
         vertices, graphs, k = batch.structure.shape[0], batch.ptr.numel() - 1, self.clusters[0]
         assigned, rows = vertices * k + graphs * k * k, vertices + graphs * k
         return (8 * assigned + self.width * rows) * next(self.parameters()).element_size()
-
-    def _check(self, batch: GraphBatch) -> None:
-        name = f"DiffPool with {self.clusters[0]:,} clusters"
-        remedy = "use smaller batches, or a collection whose largest graph is smaller"
-        check_memory(name, self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)
 
 
 def dense(

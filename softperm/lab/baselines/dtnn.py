@@ -2,61 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.layers import sum_readout, vertex_features
-from softperm.lab.baselines.pairs import Pairs, all_pairs, bond_distance, count_pairs
-from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.layers import MemoryLimited, sum_readout, vertex_features
+from softperm.lab.baselines.pairs import (
+    REMEDY_PAIRS,
+    all_pairs,
+    bond_distance,
+    count_pairs,
+    euclidean_distance,
+)
 
-Distance = Callable[[GraphBatch, Pairs], Float[Tensor, " K"]]
-"""Computes the distance of each pair of vertices."""
+FURTHEST = 18.0
+"""Centre of the last Gaussian."""
 
 
-class DTNN(nn.Module):
+class DTNN(MemoryLimited):
     r"""Each atom is updated by all others, weighted by functions of their distances.
 
     .. math:: c_i \leftarrow c_i + \sum_{j \ne i} \tanh W \big((W_c c_j + b_c)
         \circ (W_d \hat d_{ij} + b_d)\big), \qquad y = \sum_i \text{MLP}(c_i)
 
     :math:`\hat d` spreads a distance over Gaussians 0.2 apart and 0.2 wide. The paper's are of
-    distances in space: :func:`euclidean_distance`, for batches that carry positions. A graph alone
-    has none, so by default the distance is the number of bonds between two atoms, and atoms of
+    distances in space, which batches with positions have. A graph alone has none: there the
+    distance is the number of bonds between two atoms, and atoms of
     different parts send each other nothing. Atoms begin with a linear embedding of their
     attributes; sizes follow MoleculeNet (Wu et al., 2018), whose numbers the paper quotes.
 
     Args:
         features: size F of a vertex's features.
         outputs: number C of outputs.
-        distance: computes the distances of pairs of vertices.
+        positions: whether batches carry positions.
         hidden: size H of an atom's vector.
         factors: size of the product of vector and distance.
         rounds: number of rounds.
-        furthest: centre of the last Gaussian.
-        memory_limit: bytes that a training step may need.
     """
 
+    title = "DTNN"
+    remedy = REMEDY_PAIRS
     centres: Tensor
 
     def __init__(
         self,
         features: int,
         outputs: int,
-        distance: Distance = bond_distance,
         *,
+        positions: bool = False,
         hidden: int = 30,
         factors: int = 60,
         rounds: int = 2,
-        furthest: float = 18.0,
-        memory_limit: int = MEMORY_LIMIT,
     ) -> None:
         super().__init__()
-        self.distance, self.factors, self.memory_limit = distance, factors, memory_limit
-        self.register_buffer("centres", torch.arange(0.0, furthest + 0.1, 0.2))
+        self.distance = euclidean_distance if positions else bond_distance
+        self.factors = factors
+        self.register_buffer("centres", torch.arange(0.0, FURTHEST + 0.1, 0.2))
         self.embed = nn.Linear(features, hidden, bias=False)
         self.vector = nn.ModuleList(nn.Linear(hidden, factors) for _ in range(rounds))
         self.space = nn.ModuleList(nn.Linear(len(self.centres), factors) for _ in range(rounds))
@@ -67,7 +69,7 @@ class DTNN(nn.Module):
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
         dtype = self.embed.weight.dtype
-        self._check(batch)
+        self.check_memory(batch)
         pairs = all_pairs(batch)
         d = self.distance(batch, pairs).to(dtype)  # (K,)
         near = d.isfinite()
@@ -83,7 +85,3 @@ class DTNN(nn.Module):
         """Bytes that a training step takes, by the measured number of vectors of each pair."""
         each = 3 * (len(self.centres) + 4 * self.factors)
         return count_pairs(batch) * each * self.embed.weight.element_size()
-
-    def _check(self, batch: GraphBatch) -> None:
-        remedy = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
-        check_memory("DTNN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)

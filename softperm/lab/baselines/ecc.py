@@ -28,14 +28,14 @@ class ECCLayer(nn.Module):
 
     Args:
         features: size F of the input.
-        edge_features: size of an edge's features.
+        edge_size: size of an edge's features.
         hidden: size H of the output.
         width: hidden units of the network that makes the filters.
     """
 
-    def __init__(self, features: int, edge_features: int, hidden: int, width: int = 16) -> None:
+    def __init__(self, features: int, edge_size: int, hidden: int, width: int = 16) -> None:
         super().__init__()
-        self.edge = nn.Linear(edge_features, width)
+        self.edge = nn.Linear(edge_size, width)
         self.weight = nn.Parameter(torch.empty(width + 1, features, hidden))  # the last is alone
         self.bias = nn.Parameter(torch.zeros(hidden))
         nn.init.normal_(self.weight, std=(2 / (features * (width + 1))) ** 0.5)
@@ -66,25 +66,26 @@ class ECC(nn.Module):
 
     Args:
         features: size F of a vertex's features.
-        edge_features: size of an edge's features.
+        edge_size: size of an edge's features.
+        outputs: number C of outputs.
         hidden: size H of the hidden vectors.
         layers: number of convolutions.
-        outputs: number C of outputs.
         dropout: rate after each convolution.
     """
 
     def __init__(
         self,
         features: int,
-        edge_features: int,
-        hidden: int,
-        layers: int,
+        edge_size: int,
         outputs: int,
+        *,
+        hidden: int = 32,
+        layers: int = 2,
         dropout: float = 0.05,
     ) -> None:
         super().__init__()
         sizes = [features, *[hidden] * (layers - 1)]
-        self.layers = nn.ModuleList(ECCLayer(size, edge_features, hidden) for size in sizes)
+        self.layers = nn.ModuleList(ECCLayer(size, edge_size, hidden) for size in sizes)
         self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in sizes)
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in sizes)
         self.hidden = nn.Linear(hidden, hidden)

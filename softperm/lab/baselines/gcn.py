@@ -44,11 +44,11 @@ class GCN(Layered):
 
     Args:
         features: size F of a vertex's features.
+        outputs: number C of outputs.
         hidden: size H of the hidden vectors.
         layers: rounds of message passing.
-        outputs: number C of outputs.
     """
 
-    def __init__(self, features: int, hidden: int, layers: int, outputs: int) -> None:
+    def __init__(self, features: int, outputs: int, hidden: int = 32, layers: int = 3) -> None:
         sizes = [features, *[hidden] * (layers - 1)]
         super().__init__([GCNLayer(size, hidden) for size in sizes], hidden, outputs)

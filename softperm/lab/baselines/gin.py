@@ -37,10 +37,10 @@ class GIN(nn.Module):
 
     Args:
         features: size F of a vertex's features.
-        widths: hidden size of each round of message passing.
         outputs: number C of outputs.
+        widths: hidden size of each round of message passing.
         train_eps: whether ε is learnt; else it is 0.
-        mean: whether a graph's readout is the mean over its vertices; else it is the sum.
+        readout: ``sum`` or ``mean`` over a graph's vertices.
         dropout: rate on each layer's outputs.
     """
 
@@ -50,11 +50,11 @@ class GIN(nn.Module):
     def __init__(
         self,
         features: int,
-        widths: Sequence[int],
         outputs: int,
         *,
+        widths: Sequence[int] = (32, 32, 32, 32),
         train_eps: bool = False,
-        mean: bool = False,
+        readout: str = "sum",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class GIN(nn.Module):
         self.dropout = Dropout(dropout)
         self.eps = nn.Parameter(torch.zeros(len(widths)))
         self.register_buffer("learns_eps", torch.tensor(float(train_eps)))
-        self.register_buffer("takes_mean", torch.tensor(mean))
+        self.register_buffer("takes_mean", torch.tensor({"sum": False, "mean": True}[readout]))
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""

@@ -13,8 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.layers import edge_features, mean_readout, vertex_features
-from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.layers import (
+    MemoryLimited,
+    edge_features,
+    mean_readout,
+    vertex_features,
+)
 from softperm.ops.normalisation import VertexBatchNorm
 from softperm.ops.ragged import owners
 
@@ -51,7 +55,7 @@ class SetRounds(nn.Module):
         return x
 
 
-class HierarchicalGNN(nn.Module):
+class HierarchicalGNN(MemoryLimited):
     r"""GNNs on vertices, pairs and triples, each initialised with the vectors of the one before.
 
     .. math:: x_s = \big[\text{type}(s), \sum_{u \subset s, |u| = |s| - 1} x_u\big]
@@ -68,10 +72,9 @@ class HierarchicalGNN(nn.Module):
         features: size F of a vertex's features.
         edge_size: size of an edge's features.
         outputs: number C of outputs.
-        largest: of the sets: 2 for 1-2-GNN, 3 for 1-2-3-GNN.
+        set_size: of the largest sets: 2 for 1-2-GNN, 3 for 1-2-3-GNN.
         hidden: size H of all hidden vectors.
         rounds: of message passing on each level.
-        memory_limit: bytes that a training step may need.
     """
 
     def __init__(
@@ -80,23 +83,26 @@ class HierarchicalGNN(nn.Module):
         edge_size: int,
         outputs: int,
         *,
-        largest: int,
+        set_size: int,
         hidden: int = 64,
         rounds: int = 3,
-        memory_limit: int = MEMORY_LIMIT,
     ) -> None:
         super().__init__()
-        self.largest, self.hidden, self.memory_limit = largest, hidden, memory_limit
+        self.set_size, self.hidden = set_size, hidden
+        self.title = "-".join(str(k + 1) for k in range(set_size)) + "-GNN"
+        self.remedy = (
+            f"it looks at all sets of {set_size} vertices, so use smaller batches or graphs"
+        )
         self.vertices = SetRounds(features, hidden, rounds)
         types = {2: 2, 3: 4}
         self.sets = nn.ModuleDict(
             {
                 str(k): SetRounds(types[k] + edge_size + hidden, hidden, rounds)
-                for k in range(2, largest + 1)
+                for k in range(2, set_size + 1)
             }
         )
         self.head = nn.Sequential(
-            nn.Linear(largest * (hidden + 1), hidden),
+            nn.Linear(set_size * (hidden + 1), hidden),
             nn.ReLU(),
             nn.Linear(hidden, hidden),
             nn.ReLU(),
@@ -106,14 +112,14 @@ class HierarchicalGNN(nn.Module):
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
-        self._check(batch)
+        self.check_memory(batch)
         x = vertex_features(batch).to(next(self.parameters()).dtype)
         x = self.vertices(x, batch.edge_index)  # (V, H)
         levels = [_summary(x, batch.ptr)]
         e = edge_features(batch).to(x.dtype)
         e = torch.cat([torch.ones_like(e[:, :1]), e], dim=1)  # (E, 1 + Fe)
         smaller = subsets(batch, 1)
-        for k in range(2, self.largest + 1):
+        for k in range(2, self.set_size + 1):
             sets = subsets(batch, k)
             below = x[parts(batch, sets, smaller)].sum(1)  # (K, H)
             inside = edges_within(batch, sets, e)  # (K, 1 + Fe)
@@ -128,17 +134,10 @@ class HierarchicalGNN(nn.Module):
     def needed(self, batch: GraphBatch) -> int:
         """Bytes that a training step takes, by the measured number of vectors of each set."""
         sizes = batch.ptr.diff()
-        count = int(count_subsets(sizes, self.largest).sum())
+        count = int(count_subsets(sizes, self.set_size).sum())
         degree = batch.edge_index.shape[1] / max(1, int(sizes.sum()))
-        each = 8 * self.hidden * (1 + self.largest * degree)
+        each = 8 * self.hidden * (1 + self.set_size * degree)
         return int(count * each) * next(self.parameters()).element_size()
-
-    def _check(self, batch: GraphBatch) -> None:
-        name = "-".join(str(k + 1) for k in range(self.largest))
-        remedy = (
-            f"it looks at all sets of {self.largest} vertices, so use smaller batches or graphs"
-        )
-        check_memory(f"{name}-GNN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)
 
 
 def _summary(x: Float[Tensor, "K H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H1"]:

@@ -25,6 +25,40 @@ Neighbours = Callable[[Float[Tensor, "V F"], Int[Tensor, "2 E"]], Float[Tensor, 
 Readout = Callable[[Float[Tensor, "V F"], Int[Tensor, " B1"]], Float[Tensor, "B F"]]
 """Aggregates the vectors of each graph's vertices."""
 
+GIB = 2**30
+
+
+class TooLarge(ValueError):
+    """A batch that would exceed the memory limit of a system."""
+
+
+class MemoryLimited(nn.Module):
+    """A network that refuses a batch whose training step would take too many bytes.
+
+    Attributes:
+        memory_limit: bytes that a training step may take; 24 GiB by default.
+        title: name of the network in the message.
+        remedy: what to do instead.
+    """
+
+    memory_limit: int = 24 * GIB
+    title: str
+    remedy: str
+
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that a training step takes, estimated from measured numbers of arrays."""
+        raise NotImplementedError
+
+    def check_memory(self, batch: GraphBatch) -> None:
+        """Raises TooLarge before anything is allocated for a batch that needs too much."""
+        if (needed := self.needed(batch)) > self.memory_limit:
+            largest = max([0, *batch.ptr.diff().tolist()])
+            raise TooLarge(
+                f"{self.title} would need about {needed / GIB:.1f} GiB for a batch whose largest "
+                f"graph has {largest:,} vertices, and may use {self.memory_limit / GIB:.1f} GiB: "
+                f"{self.remedy}"
+            )
+
 
 def vertex_features(batch: GraphBatch) -> Float[Tensor, "V F"]:
     """Attributes of the vertices, including one-hot labels; the degree if graphs have none.

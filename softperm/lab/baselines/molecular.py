@@ -6,7 +6,7 @@ GCN and GIN with edge features are those of the examples of the Open Graph Bench
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -139,3 +139,34 @@ class GINRound(nn.Module):
         e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
         total = ((1 + self.eps) * x).index_add(0, row, torch.relu(x[col] + e))
         return self.mlp(total, batch.ptr[-1])
+
+
+def gcn_with_edges(
+    features: int, edge_size: int, outputs: int, *, hidden: int = 300, layers: int = 5,
+    dropout: float = 0.5,
+) -> Molecular:  # fmt: skip
+    """GCN of OGB's examples: :class:`GCNRound`, mean readout, a linear layer."""
+    return _ogb_example(GCNRound, features, edge_size, outputs, hidden, layers, dropout)
+
+
+def gin_with_edges(
+    features: int, edge_size: int, outputs: int, *, hidden: int = 300, layers: int = 5,
+    dropout: float = 0.5,
+) -> Molecular:  # fmt: skip
+    """GIN of OGB's examples: :class:`GINRound`, mean readout, a linear layer."""
+    return _ogb_example(GINRound, features, edge_size, outputs, hidden, layers, dropout)
+
+
+def _ogb_example(
+    layer: Callable[[int, int], nn.Module],
+    features: int,
+    edge_size: int,
+    outputs: int,
+    hidden: int,
+    layers: int,
+    dropout: float,
+) -> Molecular:
+    rounds = [layer(hidden, edge_size) for _ in range(layers)]
+    head = nn.Linear(hidden, outputs)
+    frame = {"dropout": dropout, "residual": False, "relu_last": False}
+    return Molecular(features, hidden, rounds, head, **frame)

@@ -8,14 +8,19 @@ from torch import Tensor, nn
 from torch_geometric.nn.aggr import Set2Set
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.layers import edge_conditioned_sum, edge_features, vertex_features
+from softperm.lab.baselines.layers import (
+    MemoryLimited,
+    edge_conditioned_sum,
+    edge_features,
+    vertex_features,
+)
 from softperm.lab.baselines.pairs import (
+    REMEDY_PAIRS,
     all_pairs,
     count_pairs,
     euclidean_distance,
     pair_features,
 )
-from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
 from softperm.ops.ragged import owners
 
 
@@ -50,7 +55,7 @@ class EdgeNetwork(nn.Module):
         return edge_conditioned_sum(x, edge_index, units, weight) + self.own(x) + self.bias
 
 
-class MPNN(nn.Module):
+class MPNN(MemoryLimited):
     r"""Messages through matrices that depend on the edge, a GRU update, and Set2Set.
 
     .. math:: m_i = b + W x_i + \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j, \quad
@@ -69,8 +74,10 @@ class MPNN(nn.Module):
         hidden: size H of a vertex's vector.
         width: hidden units of the network that makes Θ.
         rounds: of message passing, and steps of Set2Set.
-        memory_limit: bytes that a training step may need.
     """
+
+    title = "MPNN"
+    remedy = "it makes a matrix for each vertex, so use smaller batches"
 
     def __init__(
         self,
@@ -82,10 +89,11 @@ class MPNN(nn.Module):
         hidden: int = 64,
         width: int = 128,
         rounds: int = 3,
-        memory_limit: int = MEMORY_LIMIT,
     ) -> None:
         super().__init__()
-        self.positions, self.rounds, self.memory_limit = positions, rounds, memory_limit
+        self.positions, self.rounds = positions, rounds
+        if positions:
+            self.remedy = REMEDY_PAIRS
         self.embed = nn.Linear(features, hidden)
         edge_size = edge_size + 2 if positions else edge_size
         self.message = EdgeNetwork(edge_size, hidden, width)
@@ -98,7 +106,7 @@ class MPNN(nn.Module):
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
-        self._check(batch)
+        self.check_memory(batch)
         dtype = self.embed.weight.dtype
         edge_index, e = self._edges(batch)
         x = torch.relu(self.embed(vertex_features(batch).to(dtype)))  # (V, H)
@@ -127,9 +135,3 @@ class MPNN(nn.Module):
         received = 2 * self.rounds * vertices * units * hidden
         sent = 2 * edges * (units + self.rounds * hidden + size + 64)
         return (received + sent) * self.embed.weight.element_size()
-
-    def _check(self, batch: GraphBatch) -> None:
-        remedy = "it makes a matrix for each vertex, so use smaller batches"
-        if self.positions:
-            remedy = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
-        check_memory("MPNN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)

@@ -12,6 +12,9 @@ from softperm.data.collection import GraphBatch
 from softperm.lab.baselines.layers import edge_features
 from softperm.ops.ragged import owners
 
+REMEDY_PAIRS = "it compares all pairs of vertices, so use smaller batches or smaller graphs"
+"""What to do when all pairs of a batch need too much memory."""
+
 
 @dataclass(frozen=True)
 class Pairs:

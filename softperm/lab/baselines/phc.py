@@ -9,6 +9,7 @@ from torch_geometric.nn.aggr import SoftmaxAggregation
 
 from softperm.data.collection import GraphBatch
 from softperm.lab.baselines.layers import edge_features, sum_readout
+from softperm.lab.baselines.molecular import Molecular
 from softperm.ops.normalisation import VertexBatchNorm
 
 
@@ -91,3 +92,22 @@ class AttentionReadout(nn.Module):
     def forward(self, x: Float[Tensor, "V H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H"]:
         """The vector of each graph."""
         return sum_readout(torch.sigmoid(self.gate(x)) * x, ptr)
+
+
+def phc_gnn(
+    features: int,
+    edge_size: int,
+    outputs: int,
+    *,
+    hidden: int = 200,
+    layers: int = 2,
+    components: int = 4,
+    dropout: float = 0.1,
+) -> Molecular:
+    """The frame for molecules with rounds of :class:`PHCRound` and the paper's readout."""
+    n = components
+    rounds = [PHCRound(n, hidden, edge_size) for _ in range(layers)]
+    head = nn.Sequential(PHMLinear(n, hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    readout = AttentionReadout(n, hidden)
+    frame = {"dropout": dropout, "residual": True}
+    return Molecular(features, hidden, rounds, head, readout=readout, **frame)

@@ -11,6 +11,7 @@ from torch_geometric.nn import PNAConv
 
 from softperm.data.collection import GraphBatch
 from softperm.lab.baselines.layers import edge_features
+from softperm.lab.baselines.molecular import Molecular, narrowing_head
 
 AGGREGATORS = ["mean", "min", "max", "std"]
 SCALERS = ["identity", "amplification", "attenuation"]
@@ -53,3 +54,19 @@ class PNARound(nn.Module):
         """The vectors after one round."""
         e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
         return self.convolution(x, batch.edge_index.flip(0), e)  # PyG: first row sends
+
+
+def pna(
+    features: int,
+    edge_size: int,
+    outputs: int,
+    degree_counts: Sequence[int],
+    *,
+    hidden: int = 80,
+    layers: int = 4,
+    dropout: float = 0.3,
+) -> Molecular:
+    """The frame for molecules with rounds of :class:`PNARound`."""
+    rounds = [PNARound(hidden, edge_size, degree_counts) for _ in range(layers)]
+    head = narrowing_head(hidden, outputs)
+    return Molecular(features, hidden, rounds, head, dropout=dropout, residual=True)

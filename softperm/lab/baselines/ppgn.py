@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.layers import edge_features, vertex_features
-from softperm.lab.baselines.system import MEMORY_LIMIT, check_memory
+from softperm.lab.baselines.layers import MemoryLimited, edge_features, vertex_features
 from softperm.ops.ragged import owners
 
 
@@ -43,7 +42,7 @@ class PPGNBlock(nn.Module):
         return self.skip(torch.cat([x, product], dim=1)) * mask
 
 
-class PPGN(nn.Module):
+class PPGN(MemoryLimited):
     r"""Matrices of pairs of vertices, multiplied: as strong as 3-WL (2-FWL).
 
     The input has a channel for the adjacency matrix and each edge attribute, the vertex attributes
@@ -60,8 +59,10 @@ class PPGN(nn.Module):
         positions: whether batches carry positions.
         hidden: channels of a block.
         blocks: number of blocks.
-        memory_limit: bytes that a training step may need.
     """
+
+    title = "PPGN"
+    remedy = "its tensors are n × n for the largest graph, so use smaller batches or graphs"
 
     def __init__(
         self,
@@ -72,10 +73,9 @@ class PPGN(nn.Module):
         positions: bool = False,
         hidden: int = 64,
         blocks: int = 3,
-        memory_limit: int = MEMORY_LIMIT,
     ) -> None:
         super().__init__()
-        self.positions, self.memory_limit = positions, memory_limit
+        self.positions = positions
         self.outputs, self.width = outputs, features + edge_size + (2 + 8 * blocks) * hidden
         sizes = [features + edge_size + 1 + positions, *[hidden] * blocks]
         self.blocks = nn.ModuleList(PPGNBlock(a, b) for a, b in pairwise(sizes))
@@ -92,7 +92,7 @@ class PPGN(nn.Module):
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
-        self._check(batch)
+        self.check_memory(batch)
         x, real = pair_tensor(batch, self.positions)  # (B, F, N, N), (B, N)
         x = x.to(next(self.parameters()).dtype)
         mask = (real[:, None, :, None] & real[:, None, None, :]).to(x.dtype)  # (B, 1, N, N)
@@ -110,10 +110,6 @@ class PPGN(nn.Module):
         sizes = batch.ptr.diff()
         n = int(sizes.max()) if len(sizes) else 0
         return 2 * len(sizes) * n * n * self.width * next(self.parameters()).element_size()
-
-    def _check(self, batch: GraphBatch) -> None:
-        remedy = "its tensors are n × n for the largest graph, so use smaller batches or graphs"
-        check_memory("PPGN", self.needed(batch), self.memory_limit, batch.ptr.diff(), remedy)
 
 
 def pair_tensor(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -77,19 +75,21 @@ class GraphSAGE(Layered):
 
     Args:
         features: size F of a vertex's features.
+        outputs: number C of outputs.
         hidden: size H of the hidden vectors.
         layers: rounds of message passing.
-        outputs: number C of outputs.
-        layer: makes one round of sizes F and H; :class:`SAGELayer` takes means.
+        aggregation: ``mean``, ``add`` or ``max`` over neighbours.
     """
 
     def __init__(
         self,
         features: int,
-        hidden: int,
-        layers: int,
         outputs: int,
-        layer: Callable[[int, int], nn.Module] = SAGELayer,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        aggregation: str = "mean",
     ) -> None:
+        layer = {"mean": SAGELayer, "add": SAGESumLayer, "max": SAGEPoolLayer}[aggregation]
         sizes = [features, *[hidden] * (layers - 1)]
         super().__init__([layer(size, hidden) for size in sizes], hidden, outputs)

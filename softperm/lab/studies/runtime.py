@@ -23,8 +23,8 @@ from softperm.data.collection import Collection
 from softperm.data.datasets.synthetic import runtime_study
 from softperm.data.vocabulary import Vocabulary
 from softperm.files import write_atomically
-from softperm.lab.page import Page
 from softperm.lab.records import device_name, versions
+from softperm.lab.report import Page
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.nn.permutation import MixedPermutation, SoftPermutation
 from softperm.progress import Report, silent

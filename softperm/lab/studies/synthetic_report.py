@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from softperm.lab.page import Page
+from softperm.lab.report import Page
 from softperm.lab.studies.synthetic import FOR_DISTANCES, MethodResult, Study, StudyConfig
 from softperm.pyg import Data
 

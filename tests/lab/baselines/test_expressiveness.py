@@ -5,8 +5,8 @@ import pytest
 from lab.baselines.cases import network, outputs
 from samples import collect
 
-from softperm.lab.baselines import SYSTEMS
 from softperm.lab.baselines.wl import wl_kernel
+from softperm.lab.systems import SYSTEMS
 from softperm.ops.normalisation import VertexBatchNorm
 
 ONE_WL = ["gin", "graphsage", "gcn", "dgcnn", "diffpool", "ecc", "gcn-edges", "gin-edges", "pna"]

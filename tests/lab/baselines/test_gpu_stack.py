@@ -6,7 +6,7 @@ from samples import collect, random_graph
 from torch import tensor
 from torch.testing import assert_close
 
-from softperm.lab.baselines import SYSTEMS, DataShape
+from softperm.lab.systems import SYSTEMS, DataShape
 from softperm.ops import normalisation, ragged
 from softperm.training.settings import TrainingConfig
 from softperm.training.stack import fit_stack

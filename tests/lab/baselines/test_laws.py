@@ -9,7 +9,7 @@ from lab.baselines.cases import GRAPHS, SMALL, network, outputs, shuffled
 from samples import collect, double, labelled_path, plain_graph
 from torch.testing import assert_close
 
-from softperm.lab.baselines import KERNELS, SYSTEMS, DataShape, system
+from softperm.lab.systems import KERNELS, SYSTEMS, DataShape, find_system
 from softperm.training.tasks import Classification, mean_loss
 
 NAMES = list(SYSTEMS)
@@ -152,10 +152,10 @@ def test_every_value_of_the_grid_builds(name):
 
 
 def test_unknown_names_and_settings_are_refused():
-    with pytest.raises(ValueError, match=r"one of gin, graphsage.*; got 'gim'"):
-        system("gim")
+    with pytest.raises(ValueError, match=r"no system is called gim: there are pi-gnn, .*ppgn"):
+        find_system("gim")
     with pytest.raises(ValueError, match=r"gin has the settings widths.*; got hidden"):
-        system("gin").build(DataShape.of(collect(GRAPHS), 2), {"hidden": 3}, 0)
+        find_system("gin").build(DataShape.of(collect(GRAPHS), 2), {"hidden": 3}, 0)
 
 
 def test_labels_as_codes_are_refused():

@@ -9,12 +9,12 @@ from samples import collect
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from softperm.lab.baselines import SYSTEMS, DataShape
 from softperm.lab.baselines.diffpool import DiffPool
 from softperm.lab.baselines.dtnn import DTNN
 from softperm.lab.baselines.kgnn import HierarchicalGNN
 from softperm.lab.baselines.mpnn import MPNN
 from softperm.lab.baselines.ppgn import PPGN
+from softperm.lab.systems import SYSTEMS, DataShape
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
@@ -54,13 +54,13 @@ def taken(model, batch) -> int:
 
 
 CASES = {
-    "DiffPool of few large graphs": (lambda: DiffPool(1, 64, 128, 2000, 2), 2000, 2),
-    "DiffPool of many small graphs": (lambda: DiffPool(1, 64, 128, 100, 2), 100, 32),
-    "narrow DiffPool": (lambda: DiffPool(1, 16, 32, 400, 2), 400, 8),
+    "DiffPool of few large graphs": (lambda: DiffPool(1, 2000, 2), 2000, 2),
+    "DiffPool of many small graphs": (lambda: DiffPool(1, 100, 2), 100, 32),
+    "narrow DiffPool": (lambda: DiffPool(1, 400, 2, hidden=16, embedding=32), 400, 8),
     "PPGN of many small graphs": (lambda: PPGN(1, 1, 1), 20, 32),
     "PPGN of one large graph": (lambda: PPGN(1, 1, 1, hidden=32, blocks=2), 160, 1),
-    "1-2-GNN": (lambda: HierarchicalGNN(1, 1, 1, largest=2), 60, 4),
-    "1-2-3-GNN": (lambda: HierarchicalGNN(1, 1, 1, largest=3), 20, 4),
+    "1-2-GNN": (lambda: HierarchicalGNN(1, 1, 1, set_size=2), 60, 4),
+    "1-2-3-GNN": (lambda: HierarchicalGNN(1, 1, 1, set_size=3), 20, 4),
     "DTNN": (lambda: DTNN(1, 1), 29, 8),
     "MPNN of bonds": (lambda: MPNN(1, 1, 1), 60, 8),
 }

@@ -8,8 +8,8 @@ from lab.baselines.cases import SMALL, network
 from samples import collect, random_graph
 from torch.testing import assert_close
 
-from softperm.lab.baselines import SYSTEMS, DataShape
 from softperm.lab.baselines.layers import Dropout
+from softperm.lab.systems import SYSTEMS, DataShape
 from softperm.training.batching import Examples, epoch_order
 from softperm.training.loop import fit
 from softperm.training.settings import TrainingConfig

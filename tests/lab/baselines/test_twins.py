@@ -90,7 +90,7 @@ def twin_mlp(ours: nn.Module) -> nn.Sequential:
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_gin_equals_pyg(mode):
-    ours = GIN(3, (6, 4), 2, train_eps=True, mean=True).double()
+    ours = GIN(3, 2, widths=(6, 4), train_eps=True, readout="mean").double()
     nn.init.normal_(ours.eps)
     ours.train(mode == "train")
     mlps = [twin_mlp(m).train(mode == "train") for m in ours.mlps]

@@ -10,8 +10,8 @@ from lab.baselines.cases import shuffled
 from samples import collect, plain_graph, rings_and_cliques
 
 from softperm.data.datasets import load_dataset
-from softperm.lab.baselines import KERNELS, system
 from softperm.lab.baselines.wl import WLKernelClassifier, refine_colours, wl_kernel
+from softperm.lab.systems import KERNELS
 
 GRAKEL_MUTAG = [
     [393, 210, 206, 399, 131, 402],
@@ -109,8 +109,3 @@ def test_a_graph_predicted_alone_gets_the_kernel_it_has_among_others():
     together = machine.predict(collection, torch.arange(20, 30))
     alone = [machine.predict(collection, torch.tensor([i]))[0] for i in range(20, 30)]
     assert together.tolist() == alone
-
-
-def test_a_kernel_asked_for_as_a_network_says_what_it_is():
-    with pytest.raises(ValueError, match=r"wl-kernel is a kernel, not a network: KERNELS\['wl-k"):
-        system("wl-kernel")
