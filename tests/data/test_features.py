@@ -178,6 +178,29 @@ def test_rings_beyond_the_budget_saturate_whatever_the_numbering(budget):
     assert budget < 100 or (one == exact).any()
 
 
+@pytest.mark.parametrize("budget", [100, 1000, 10_000])
+def test_where_the_bound_promises_few_looks_no_vertex_saturates(budget):
+    """So that finding each ring once gives what following paths from every vertex would."""
+    promised = 0
+    for seed in range(40):
+        graphs = Adjacency.of(*lay_out([nx.gnp_random_graph(20, 0.06 + seed / 200, seed=seed)]))
+        size, core, longest = graphs.vertices, counts.core_number(graphs), 8
+        rows, inner = np.empty(size + 1, np.int64), np.empty(graphs.column.size + 1, np.int32)
+        counts._two_core(graphs.row_ptr, graphs.column, core, rows, inner)
+        distance, queue = np.full(size, -1, np.int32), np.empty(size, np.int32)
+        scratch = np.zeros(size, np.int32), np.empty(8, np.int32), np.empty(8, np.int64)
+        few = counts._few_looks(rows, inner, longest, budget, distance, queue)
+        assert (distance == -1).all()
+        promised += few
+        for v in np.flatnonzero(core >= 2) if few else ():
+            counts._distances(rows, inner, v, longest // 2, distance, queue)
+            for length in range(4, longest + 1):
+                found = counts._rings_of(rows, inner, v, length, budget, distance, *scratch)
+                assert found >= 0
+            distance[:] = -1
+    assert 0 < promised < 40
+
+
 def dense_walk(graph: nx.Graph) -> np.ndarray:
     a = nx.to_numpy_array(graph, nodelist=range(len(graph)))
     return a / np.maximum(a.sum(1, keepdims=True), 1)

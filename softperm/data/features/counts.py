@@ -287,9 +287,11 @@ def _rings(ptr, row_ptr, column, core, twin, budget, found, cuts, first, last):
     for graph in range(begin, end):
         low, high = ptr[graph], ptr[graph + 1]
         _two_core(row_ptr[low : high + 1], column, core[low:high], rows, inner)
-        if _most_looks(rows[: high - low + 1], inner, longest) <= budget:
-            scratch = distance, queue, touched, path, edge
-            _all_rings(rows[: high - low + 1], inner, scratch, found[low:high])
+        own, scratch = rows[: high - low + 1], (distance, queue, touched, path, edge)
+        if _most_looks(own, inner, longest) <= budget or _few_looks(
+            own, inner, longest, budget, distance, queue
+        ):
+            _all_rings(own, inner, scratch, found[low:high])
             continue
         for v in range(high - low):
             if core[low + v] < 2 or twin[low + v] != low + v:
@@ -345,6 +347,45 @@ def _most_looks(rows, column, longest):
                 place[w] += 1
         walks = longer
     return looks.max() if size else 0.0
+
+
+@kernel
+def _few_looks(rows, column, longest, budget, distance, queue):
+    """Whether :func:`_rings_of` keeps within the budget from every vertex, by a closer bound.
+
+    It counts walks like :func:`_most_looks`, from each vertex, without those that come too far away
+    to return in time or next to the first vertex again, which the paths do not.
+    """
+    size = rows.size - 1
+    reverse, place = np.empty(rows[size], dtype=np.int64), rows[:size].copy()
+    for v in range(size):
+        for e in range(rows[v], rows[v + 1]):
+            reverse[e] = place[column[e]]
+            place[column[e]] += 1
+    walks, longer = np.zeros(rows[size]), np.zeros(rows[size])  # that end with each edge
+    for start in range(size):
+        reached = _distances(rows, column, start, longest // 2, distance, queue)
+        looks = rows[start + 1] - rows[start]
+        walks[rows[start] : rows[start + 1]] = 1.0
+        for k in range(1, longest - 1):
+            for i in range(reached):
+                w = queue[i]
+                arrived = 0.0
+                if distance[w] <= longest - k and (distance[w] > 1 or k == 1):
+                    for e in range(rows[w], rows[w + 1]):
+                        arrived += walks[reverse[e]]
+                looks += arrived * (rows[w + 1] - rows[w])
+                for e in range(rows[w], rows[w + 1]):
+                    longer[e] = arrived - walks[reverse[e]] if arrived > 0 else 0.0
+            walks, longer = longer, walks
+        for i in range(reached):
+            w = queue[i]
+            walks[rows[w] : rows[w + 1]] = 0.0
+            longer[rows[w] : rows[w + 1]] = 0.0
+            distance[w] = -1
+        if looks > budget:
+            return False
+    return True
 
 
 @kernel
