@@ -1,4 +1,4 @@
-"""Shared by all tests: the real data, where it is."""
+"""Shared by all tests: the real datasets, the order of files, checks of shapes."""
 
 import os
 from contextlib import contextmanager
@@ -16,14 +16,15 @@ def find_data_root() -> Path | None:
 
 
 SLOWEST = (
-    "test_distributed", "test_engines", "test_stack", "test_kernels", "test_interrupt",
-    "test_model", "test_fit_long", "test_train", "test_lab", "test_protocol", "test_laws",
+    "test_kernels", "test_devices", "test_ray", "test_packaging", "test_scheduler", "test_stack",
+    "test_model", "test_interrupt", "test_examples", "test_operators", "test_exact", "test_laws",
+    "test_train", "test_lab", "test_protocol",
 )  # fmt: skip
-"""Files of tests that take longest: begun first, they do not keep one worker busy at the end."""
+"""The slowest test files run first, so that no worker is left with one of them at the end."""
 
 
 TRAINING = {"cli", "estimators", "lab"}
-"""Folders of tests that train to see something else: the tests of the parts check their shapes."""
+"""Folders whose tests train models for other purposes; the tests of the parts check shapes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,20 +39,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def data_root() -> Path:
     root = find_data_root()
     if root is None:
-        pytest.skip("the real datasets are not here: set SOFTPERM_DATA to their folder")
+        pytest.skip("the real datasets are missing: set SOFTPERM_DATA to their folder")
     return root
 
 
 @pytest.fixture(scope="module")
 def shapes_unchecked():
-    """Other tests check the shapes of every variant; in long trainings that takes most time."""
+    """Without shape checks, which take most of the time of a training."""
     with _unchecked():
         yield
 
 
 @pytest.fixture
 def without_shape_checks():
-    """For a test of our own answers to arguments that shape checks would refuse before."""
+    """For tests of our own error messages, which shape checks would preempt."""
     with _unchecked():
         yield
 
@@ -65,7 +66,7 @@ def _unchecked():
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def stack_device(request) -> str:
-    """Where a stack is trained that must give what each network gets alone on the CPU."""
+    """The device of a stack, whose models must equal those trained alone on the CPU."""
     import torch
 
     if request.param == "cuda" and not torch.cuda.is_available():

@@ -5,6 +5,7 @@ need the interpreter. One process for all of them imports torch once.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +13,4 @@ import torch
 APART = os.environ.get("SOFTPERM_KERNEL_TESTS") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 law = pytest.mark.skipif(not APART, reason="runs in a separate process")
-FILES = [
-    "ops/transport/test_gpu.py",
-    "ops/ragged/test_gpu.py",
-    "ops/test_gpu_normalisation.py",
-    "lab/baselines/test_gpu_stack.py",
-    "training/test_gpu_kernels.py",
-]
+FILES = sorted(Path(__file__).parent.rglob("test_gpu*.py"))

@@ -143,3 +143,11 @@ def test_every_public_name_is_there():
     assert set(softperm.__all__) <= set(dir(softperm))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         softperm.nothing  # noqa: B018
+
+
+def test_the_slowest_test_files_exist():
+    """A file that was renamed would lose its place at the start of the run."""
+    import conftest
+
+    stems = {path.stem for path in Path(conftest.__file__).parent.rglob("test_*.py")}
+    assert set(conftest.SLOWEST) <= stems
