@@ -13,8 +13,7 @@ from torch import Tensor
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets import Dataset, Split, make_folds, random_split
 from softperm.lab.recipes import Recipe
-from softperm.training.sources import METRICS
-from softperm.training.tasks import Classification, MultiLabel, Regression, Task
+from softperm.training.tasks import METRICS, Classification, MultiLabel, Regression, Task
 
 
 @dataclass(frozen=True)

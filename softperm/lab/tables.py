@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.lab.records import Record
 from softperm.lab.systems import Kernel, find_system
 
@@ -71,8 +70,12 @@ class Cell:
     def metric_name(self) -> str:
         """The score's name in tables, with its unit."""
         data, _, target = self.dataset.partition("-")
-        unit = QM9_UNITS.get(target) if (data, self.metric) == ("QM9", "mae") else None
-        return PER_CENT.get(self.metric, self.metric) + (f", {unit}" if unit else "")
+        name, unit = PER_CENT.get(self.metric, self.metric), None
+        if (data, self.metric) == ("QM9", "mae"):
+            from softperm.data.datasets.qm9 import QM9_UNITS  # loads the reader of molecules
+
+            unit = QM9_UNITS.get(target)
+        return f"{name}, {unit}" if unit else name
 
     @property
     def mean(self) -> float:

@@ -22,12 +22,10 @@ from softperm.data.vocabulary import Label, Vocabulary
 from softperm.errors import GraphError, errors_about_graph
 from softperm.training.data import TrainingData, divide
 from softperm.training.targets import encode_answers, encode_classes, encode_numbers, find_classes
-from softperm.training.tasks import Classification, MultiLabel, Regression, Task
+from softperm.training.tasks import METRICS, Classification, MultiLabel, Regression, Task
 
 TASKS = ("classification", "multilabel", "regression")
 MAX_CLASSES = 20  # whole numbers with more distinct values than this are taken for measurements
-METRICS = {"ogbg-molpcba": "average_precision"}
-"""Metrics of yes-or-no answers where it is not ROC-AUC."""
 
 _MOLECULES = {"ogbg-molhiv": "ogb", "ogbg-molpcba": "ogb", "QM9": "qm9"}
 

@@ -14,6 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+METRICS = {"ogbg-molpcba": "average_precision"}
+"""Metrics of yes-or-no answers, by dataset, where it is not ROC-AUC."""
+
 
 @runtime_checkable
 class Task(Protocol):
