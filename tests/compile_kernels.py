@@ -75,7 +75,7 @@ def stacked_training() -> None:
     normalisation.normalise_backward(x, x, weight, weight, count, *made[1:3], 1e-5, True)
     flat, rates = torch.randn(2, 50), torch.ones(2)
     active = rates > 0
-    gpu_kernels.adam_update(flat, flat, flat, [flat], active, rates, rates, 0.9, 0.999, 0.0, 1e-8)
+    gpu_kernels.adam_update(flat, flat, flat, [flat], active, *[rates] * 3, 0.9, 0.999, 0.0, 1e-8)
 
 
 def transports() -> None:

@@ -6,7 +6,7 @@ import inspect
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from softperm.training.devices import Fabric, find_device
 from softperm.training.epoch_tracker import Epoch
 from softperm.training.loop import TrainingInterrupted, fit, predict
 from softperm.training.settings import TrainingConfig
+from softperm.training.targets import weight_array
 from softperm.training.tasks import Task
 
 Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
@@ -67,6 +68,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         graphs: Sequence[Any],
         y: Any,
         validation: tuple[Sequence[Any], Any] | None = None,
+        sample_weight: Any = None,
     ) -> Fitted:
         """Learns soft permutations and predictions from graphs and their targets.
 
@@ -76,6 +78,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             y: a target for each graph.
             validation: other graphs and targets that select the best epoch, in place of
                 ``validation_fraction``.
+            sample_weight: a weight for each graph in the training and validation loss; a graph of
+                weight 2 counts as two. Validation graphs of their own have weight 1.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed. With ``checkpoint`` the checkpoint is written
@@ -86,6 +90,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         device = find_device(self.device)
         graphs = as_graphs(graphs, symmetrise=self.symmetrise)
         targets = self._read_targets(y, len(graphs))
+        weight = weight_array(sample_weight, len(graphs))
         vocabulary = Vocabulary.learn(graphs)
         if validation is None:
             fraction, seed = settings["validation_fraction"], settings["seed"]
@@ -95,8 +100,14 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             parts = [torch.arange(len(graphs)), torch.arange(len(more)) + len(graphs)]
             split = Split(*parts, torch.arange(0))
             graphs, targets = [*graphs, *more], torch.cat([targets, more_targets])
-        task = self._make_task(targets[split.train])
-        data = TrainingData(vocabulary.encode(graphs), targets, task, split, vocabulary)
+            if weight is not None:
+                weight = torch.cat([weight, weight.new_ones(len(more))])
+        task = self._make_task(
+            targets[split.train], None if weight is None else weight[split.train]
+        )
+        data = TrainingData(
+            vocabulary.encode(graphs), targets, task, split, vocabulary, weight=weight
+        )
         return self._train(data, device)
 
     def _read_validation(
@@ -128,6 +139,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def _train(self: Fitted, data: TrainingData, device: torch.device | Fabric) -> Fitted:
         values = self._settings()
+        values["class_weight"] = self._class_weight(values["class_weight"])
         self.task_, self.vocabulary_ = data.task, data.vocabulary
         self.target_names_, self.molecules_ = data.target_names, data.molecules
         chosen = StructuralFeatures(**choose(StructuralFeatures, values))
@@ -242,7 +254,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         assert model.config is not None, "an estimator's network is built from a configuration"
         config = {
             "kind": type(self).__name__,
-            "params": {**self._plain_params(), "checkpoint": None},
+            "params": self._saved_params(),
             "model": asdict(model.config),
             "vocabulary": self.vocabulary_.to_config(),
             "colours": self.features_.colours and self.features_.colours.to_config(),
@@ -297,6 +309,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
         params = config["params"]
         lists = {name: tuple(value) for name, value in params.items() if isinstance(value, list)}
+        if "class_weight" in lists:
+            lists["class_weight"] = dict(lists["class_weight"])
         estimator = cls(**{**params, **lists})
         values = estimator._settings()
         estimator.vocabulary_ = Vocabulary.from_config(config["vocabulary"])
@@ -385,6 +399,17 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _plain_params(self) -> dict[str, Any]:
         return {name: plain(value) for name, value in self.get_params(deep=False).items()}
 
+    def _saved_params(self) -> dict[str, Any]:
+        """The settings as JSON values; a dict of weights as pairs, as JSON's keys are strings."""
+        params = {**self._plain_params(), "checkpoint": None}
+        if isinstance(params["class_weight"], dict):
+            params["class_weight"] = [*params["class_weight"].items()]
+        return params
+
+    def _class_weight(self, class_weight: Any) -> Any:
+        """The weights of classes, by code instead of by class."""
+        return class_weight
+
     def model_config(self, data: TrainingData) -> ModelConfig:
         """The configuration of the network for some training data."""
         values = self._settings()
@@ -422,7 +447,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """Encodes further targets of the same kind."""
         raise NotImplementedError
 
-    def _make_task(self, y: Tensor) -> Task:
+    def _make_task(self, y: Tensor, weight: Tensor | None = None) -> Task:
         """The task of the training targets."""
         raise NotImplementedError
 
@@ -456,6 +481,8 @@ def plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, tuple | list):
         return tuple(map(plain, value))
+    if isinstance(value, Mapping):
+        return {plain(key): plain(each) for key, each in value.items()}
     return str(value) if isinstance(value, torch.device | Path) else value
 
 

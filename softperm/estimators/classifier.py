@@ -80,7 +80,15 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
             raise ValueError(f"y must have shape ({count}, {self._labels}); got {values.shape}")
         return encode_answers(values)
 
-    def _make_task(self, y: Tensor) -> Task:
+    def _class_weight(self, class_weight: Any) -> Any:
+        if self._labels is not None or not isinstance(class_weight, dict):
+            return class_weight
+        codes = {value: code for code, value in enumerate(self.classes_.tolist())}
+        if unknown := [each for each in class_weight if each not in codes]:
+            raise ValueError(f"class_weight has class {unknown[0]!r}, which is not in y")
+        return {codes[each]: weight for each, weight in class_weight.items()}
+
+    def _make_task(self, y: Tensor, weight: Tensor | None = None) -> Task:
         if self._labels is None:
             return Classification(len(self.classes_))
         return MultiLabel(self._labels)

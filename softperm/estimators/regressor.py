@@ -55,8 +55,8 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
             )
         return numbers
 
-    def _make_task(self, y: Tensor) -> Task:
-        return Regression.of(y)
+    def _make_task(self, y: Tensor, weight: Tensor | None = None) -> Task:
+        return Regression.of(y, weight)
 
     def _take_targets(self, data: TrainingData) -> None:
         self._shape = data.target_shape

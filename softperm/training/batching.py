@@ -39,11 +39,13 @@ class Examples:
         graphs: the whole collection.
         y: targets of all its graphs.
         index: the selected graphs.
+        weight: of each graph of the collection in the loss; 1 by default.
     """
 
     graphs: Collection
     y: Tensor
     index: Int[Tensor, " b"]
+    weight: Float[Tensor, " B"] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -63,11 +65,13 @@ class MiniBatch:
         batch: the graphs.
         y: their encoded targets.
         keep: which graphs count in the loss; None for all.
+        weight: of each graph in the loss; None for 1.
     """
 
     batch: GraphBatch
     y: Tensor
     keep: Bool[Tensor, " b"] | None
+    weight: Float[Tensor, " b"] | None = None
 
 
 class BatchLoader:
@@ -83,6 +87,7 @@ class BatchLoader:
         self.task, self.device = task, device
         self.source, self.y = examples.graphs, examples.y
         self.graphs = examples.graphs
+        self.weight = None if examples.weight is None else examples.weight.to(device)
         self.resident = device.type == "cuda" and fits(self.source, self.y, device)
         if self.resident:
             self.graphs, self.y = self.graphs.to(device), task.encode(self.y).to(device)
@@ -92,6 +97,10 @@ class BatchLoader:
         if self.resident:
             return self.y[part.to(self.device)]
         return self.task.encode(self.y[part]).to(self.device)
+
+    def weights(self, part: Int[Tensor, " b"]) -> Tensor | None:
+        """The weights of some graphs, on the device; None where all are 1."""
+        return None if self.weight is None else self.weight[part.to(self.device)]
 
     def load(self, parts: Iterable[Int[Tensor, " _"]]) -> Iterator[MiniBatch]:
         """A mini-batch for each part; for an empty part one in which no graph counts."""
@@ -108,7 +117,7 @@ class BatchLoader:
             totals = _total(self.source.ptr, part), _total(self.source.edge_ptr, part)
             part = part.pin_memory().to(self.device, non_blocking=True)
         batch = self.graphs.batch(part, totals).to(self.device)
-        return MiniBatch(batch, self.targets(part), None)
+        return MiniBatch(batch, self.targets(part), None, self.weights(part))
 
     def _empty(self) -> MiniBatch:
         """One graph without vertices: the vertices of graph 0 are present, but belong to none."""
@@ -125,7 +134,7 @@ class BatchLoader:
                 return self._empty(), stream.record_event()
             batch = self.graphs.batch(part).pin_memory().to(self.device, non_blocking=True)
             y = self.task.encode(self.y[part]).pin_memory().to(self.device, non_blocking=True)
-            return MiniBatch(batch, y, None), stream.record_event()
+            return MiniBatch(batch, y, None, self.weights(part)), stream.record_event()
 
     def _wait(self, sent: tuple[MiniBatch, Any]) -> MiniBatch:
         """Makes the device wait for the copy of a mini-batch before it computes on it."""
@@ -134,6 +143,8 @@ class BatchLoader:
         current.wait_event(copied)
         mini_batch.batch.record_stream(current)  # else its memory is reused too early
         mini_batch.y.record_stream(current)
+        if mini_batch.weight is not None:
+            mini_batch.weight.record_stream(current)
         return mini_batch
 
 

@@ -175,6 +175,7 @@ class CapturedGradients:
         graphs: the same collection on the device.
         y: encoded targets of all graphs, on the device.
         batches: the mini-batches of an epoch, of which the last may be smaller.
+        weight: of all graphs in the loss, on the device; 1 by default.
     """
 
     def __init__(
@@ -185,11 +186,13 @@ class CapturedGradients:
         graphs: Collection,
         y: Tensor,
         batches: Sequence[Int[Tensor, " _"]],
+        weight: Tensor | None = None,
     ) -> None:
         self.params = [p for p in model.parameters() if p.requires_grad]
 
         def step(batch: GraphBatch, index: Tensor, present: Tensor) -> tuple[Tensor, ...]:
-            loss = mean_loss(task, model(batch), y[index], present)
+            weights = None if weight is None else weight[index]
+            loss = mean_loss(task, model(batch), y[index], present, weights)
             return loss.detach(), *torch.autograd.grad(loss, self.params, materialize_grads=True)
 
         model.train()

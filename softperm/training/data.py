@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from softperm.data.collection import Collection
@@ -42,6 +42,7 @@ class TrainingData:
         molecules: ``ogb`` or ``qm9`` if atoms and bonds carry the features of these datasets.
         unit: of the targets, where known.
         content: SHA-256 of graphs and targets, where the source knows it.
+        weight: of each graph in the loss; 1 by default.
     """
 
     graphs: Collection
@@ -57,6 +58,7 @@ class TrainingData:
     molecules: str | None = None
     unit: str | None = None
     content: str | None = None
+    weight: Float[Tensor, " B"] | None = None
 
     def examples(self, part: Int[Tensor, " b"], codes: bool = False) -> Examples:
         """Some of the graphs with their targets.
@@ -65,7 +67,7 @@ class TrainingData:
             part: which graphs.
             codes: whether batches carry labels as codes, for a network that embeds them.
         """
-        return Examples(replace(self.graphs, codes=codes), self.y, part)
+        return Examples(replace(self.graphs, codes=codes), self.y, part, self.weight)
 
     def fingerprint(self, config: ModelConfig, settings: TrainingConfig) -> str:
         """Identifies a training: a change of settings or data changes it.
@@ -82,6 +84,8 @@ class TrainingData:
         digest.update((self.content or self._hash_content()).encode())
         for part in (self.split.train, self.split.validation, self.split.test):
             digest.update(part.to(torch.int64).numpy().tobytes() + b";")
+        if self.weight is not None:
+            digest.update(self.weight.double().numpy().tobytes())
         return digest.hexdigest()
 
     def _hash_content(self) -> str:

@@ -26,7 +26,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -49,7 +49,16 @@ from softperm.training.devices import (
 )
 from softperm.training.epoch_tracker import Epoch, EpochTracker
 from softperm.training.settings import TrainingConfig
-from softperm.training.tasks import Task, count_targets, mean_loss, total_loss, with_smoothing
+from softperm.training.tasks import (
+    Task,
+    class_factors,
+    count_targets,
+    mean_loss,
+    positive,
+    total_loss,
+    weigh,
+    with_smoothing,
+)
 
 SAVE_EVERY_SECONDS = 10.0
 SAVING_SHARE = 0.05  # maximum share of the time that is spent on writing checkpoints
@@ -125,6 +134,7 @@ def fit(
     if validation is not None and not len(validation):
         validation = None
     _check_validation(validation, config)
+    train, validation = _weighted(config.class_weight, task, train, validation)
     processes = OneDevice(device) if isinstance(device, torch.device | str) else device
     with (
         lost_peers_reported(processes),
@@ -173,6 +183,19 @@ def _check_validation(validation: Examples | None, config: TrainingConfig) -> No
     y = validation.y[validation.index]
     if y.is_floating_point() and bool(y.isnan().all()):
         raise ValueError("no validation graph has a target: hold out more graphs, or others")
+
+
+def _weighted(
+    class_weight: object, task: Task, train: Examples, validation: Examples | None
+) -> tuple[Examples, Examples | None]:
+    """Both parts with the weights of classes, which are learnt from the training graphs."""
+    index = train.index.cpu()
+    own = None if train.weight is None else train.weight[index]
+    factors = class_factors(class_weight, task, train.y[index], own)
+    train = replace(train, weight=weigh(train.y, train.weight, factors))
+    if validation is not None:
+        validation = replace(validation, weight=weigh(validation.y, validation.weight, factors))
+    return train, validation
 
 
 def stop_requests(
@@ -434,7 +457,7 @@ class OneModel(Training):
         batches = epoch_order(self.train.index, self.config.seed, 1).split(size)
         y = self.loader.targets(torch.arange(len(self.loader.y)))
         self.gradients = CapturedGradients(
-            self.model, self.training_task, source, graphs, y, batches
+            self.model, self.training_task, source, graphs, y, batches, self.loader.weight
         )
         held = self.validation
         if held is not None and held.graphs is source:
@@ -506,16 +529,16 @@ class OneModel(Training):
         world, pieces = self.processes.world_size, self.config.accumulate
         whole = None
         if world * pieces > 1:
-            whole = count_targets(self.task, self.loader.targets(part))
+            weights = self.loader.weights(part)
+            whole = count_targets(self.task, self.loader.targets(part), weights)
         share = torch.zeros((), device=self.processes.device)
         for piece in range(pieces):
             mini_batch = next(mini_batches)
             with self.processes.no_backward_sync(self.network, enabled=piece < pieces - 1):
                 outputs = self.network(mini_batch.batch)
-                total, count = total_loss(
-                    self.training_task, outputs, mini_batch.y, mini_batch.keep
-                )
-                loss = total / (count if whole is None else whole).clamp(min=1)
+                targets = (mini_batch.y, mini_batch.keep, mini_batch.weight)
+                total, count = total_loss(self.training_task, outputs, *targets)
+                loss = total / positive(count if whole is None else whole)
                 # DDP averages the gradients of the processes.
                 self.processes.backward(loss * world if world > 1 else loss)
             share = share + loss.detach()
@@ -570,9 +593,10 @@ class OneModel(Training):
             rows = predict(self.model, graphs, mine, size, self.processes.device)
         outputs = gather_rows(self.processes, rows, len(held.index))
         y = held.y[held.index]
+        weight = None if held.weight is None else held.weight[held.index]
 
         def figures() -> tuple[float, float]:
-            loss = mean_loss(self.task, outputs, self.task.encode(y)).item()
+            loss = mean_loss(self.task, outputs, self.task.encode(y), weight=weight).item()
             return loss, self.task.score(outputs, y)
 
         return from_first(self.processes, figures)  # processes may round differently

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from softperm.settings import Settings, rules, setting
+from softperm.settings import Rule, Settings, rules, setting
 
 CRITERIA = ("loss", "score", "late-score")
 SCHEDULES = ("constant", "cosine")
@@ -36,6 +37,14 @@ class TrainingConfig(Settings):
         "Learning rate over the epochs: constant, or cosine, which falls along half a cosine to "
         "2 % of the initial rate.",
         choices=SCHEDULES,
+        group="Training",
+    )
+    class_weight: object = setting(
+        None,
+        "Weights of classes in the loss, as in scikit-learn: balanced for weights inversely "
+        "proportional to the numbers of training graphs, or a dict from class to weight; None for "
+        "equal weights.",
+        kind=object,
         group="Training",
     )
     label_smoothing: float = setting(
@@ -125,9 +134,22 @@ class TrainingConfig(Settings):
             raise ValueError("decay_floor needs decay: it is the learning rate at which decay ends")
         if self.decay_floor and self.halve_every is not None:
             raise ValueError("decay_floor works with decay alone, not with halve_every")
+        check_class_weight(self.class_weight)
         if self.schedule == "cosine" and (self.decay or self.halve_every):
             other = "decay" if self.decay else "halve_every"
             raise ValueError(f"schedule cosine works alone, not with {other}: set {other} to None")
+
+
+def check_class_weight(class_weight: object) -> None:
+    """Raises ValueError unless it is None, ``balanced``, or a dict of weights."""
+    if isinstance(class_weight, Mapping):
+        for each, weight in class_weight.items():
+            Rule("", float, at_least=0).check(f"class_weight of class {each!r}", weight)
+    elif class_weight is not None and class_weight != "balanced":
+        raise ValueError(
+            "class_weight must be 'balanced', a dict from class to weight, or None; "
+            f"got {class_weight!r}"
+        )
 
 
 ONE_MODEL_ONLY = ("accumulate", "clip")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.nn.functional import pad
@@ -37,7 +37,14 @@ from softperm.training.devices import OneDevice
 from softperm.training.epoch_tracker import EpochTracker
 from softperm.training.loop import FitResult, Training, stop_requests
 from softperm.training.settings import ONE_MODEL_ONLY, TrainingConfig
-from softperm.training.tasks import StackedScore, Task, mean_loss, with_smoothing
+from softperm.training.tasks import (
+    StackedScore,
+    Task,
+    class_factors,
+    mean_loss,
+    weigh,
+    with_smoothing,
+)
 
 MOST_SHAPES = 8  # for which a step is captured
 CAPTURE_SECONDS = 1.0  # that a capture takes
@@ -57,6 +64,7 @@ def fit_stack(
     *,
     learning_rates: Sequence[float] | None = None,
     criteria: Sequence[str] | None = None,
+    weight: Float[Tensor, " B"] | None = None,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
     fingerprint: str = "",
@@ -75,6 +83,7 @@ def fit_stack(
         config: see :class:`Stack`.
         learning_rates: see :class:`Stack`.
         criteria: see :class:`Stack`.
+        weight: see :class:`Stack`.
         device: see :class:`Stack`.
         checkpoint: file that holds the state while training runs and from which it resumes. The
             end of the training is not written: saving the trained networks is up to the caller.
@@ -89,7 +98,7 @@ def fit_stack(
     """
     stack = Stack(
         models, tasks, graphs, y, train, validation, seeds, config,
-        learning_rates=learning_rates, criteria=criteria, device=device,
+        learning_rates=learning_rates, criteria=criteria, weight=weight, device=device,
     )  # fmt: skip
     with stop_requests(checkpoint) as stop:
         for epoch in stack.epochs(checkpoint, fingerprint, stop):
@@ -114,6 +123,7 @@ class Stack(Training):
         config: settings; a stack does not support those in ``ONE_MODEL_ONLY``.
         learning_rates: of each model; ``config.learning_rate`` by default.
         criteria: of each model; ``config.criterion`` by default.
+        weight: of each graph in the losses; 1 by default.
         device: where to train.
     """
 
@@ -132,6 +142,7 @@ class Stack(Training):
         *,
         learning_rates: Sequence[float] | None = None,
         criteria: Sequence[str] | None = None,
+        weight: Float[Tensor, " B"] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         default = TrainingConfig()
@@ -148,6 +159,7 @@ class Stack(Training):
             self.graphs = graphs.to(self.device)
             encoded = [task.encode(t) for task, t in zip(tasks, targets, strict=True)]
             self.y = torch.stack(encoded).to(self.device)  # (M, B, …)
+            self.weight = self._graph_weights(targets, train, weight)  # (M, B)
             self.scores = StackedScore(tasks, self.device)
             self.tracker = EpochTracker(
                 config,
@@ -186,6 +198,19 @@ class Stack(Training):
             self.params if self.average is None else from_rows(self.average, params)
         )
 
+    def _graph_weights(
+        self, targets: Sequence[Tensor], train: Sequence[Tensor], weight: Tensor | None
+    ) -> Float[Tensor, "M B"] | None:
+        """Each model's weights of all graphs, with those of its classes; None where all are 1."""
+        rows = []
+        for task, y, part in zip(self.tasks, targets, train, strict=True):
+            index = part.cpu()
+            own = None if weight is None else weight[index]
+            factors = class_factors(self.config.class_weight, task, y[index], own)
+            rows.append(weigh(y, weight, factors))
+        known = [row for row in rows if row is not None]
+        return torch.stack(known).to(self.flat) if known else None
+
     def _trained(self) -> dict[str, Tensor]:
         """What training changes in the networks: parameters as one matrix, and each buffer."""
         return {"": self.flat, **self.buffers}
@@ -220,20 +245,24 @@ class Stack(Training):
     ) -> tuple[Tensor, Tensor]:
         return stacked_outputs(self.models[0], params, self.buffers, self.graphs, index, shape)
 
-    def _targets(self, index: Int[Tensor, "M b"]) -> Tensor:
-        """Each model's targets of its own graphs, (M, b, …); those of graph 0 where index is −1."""
-        models = torch.arange(len(self.y), device=self.device)[:, None]
-        return self.y[models, index.clamp(min=0)]
+    def _select(self, table: Shaped[Tensor, "M B ..."], index: Int[Tensor, "M b"]) -> Tensor:
+        """Each model's rows of its own graphs, (M, b, …); those of graph 0 where index is −1."""
+        models = torch.arange(len(table), device=self.device)[:, None]
+        return table[models, index.clamp(min=0)]
 
     def _losses(
-        self, task: Task, outputs: Tensor, y: Tensor, present: Tensor
+        self, task: Task, outputs: Tensor, index: Int[Tensor, "M b"], present: Tensor
     ) -> Float[Tensor, " M"]:
         """Each model's mean loss over its graphs."""
-        return torch.vmap(lambda o, t, k: mean_loss(task, o, t, k))(outputs, y, present)
+        y = self._select(self.y, index)  # (M, b, …)
+        if self.weight is None:
+            return torch.vmap(partial(mean_loss, task))(outputs, y, present)
+        weights = self._select(self.weight, index)  # (M, b)
+        return torch.vmap(partial(mean_loss, task))(outputs, y, present, weights)
 
     def _train_step(self, index: Int[Tensor, "M b"], shape: BatchShape) -> None:
         outputs, present = self._outputs(self.params, index, shape)
-        losses = self._losses(self.training_task, outputs, self._targets(index), present)
+        losses = self._losses(self.training_task, outputs, index, present)
         params = list(self.params.values())
         gradients = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
         flat = [gradient.detach().reshape(len(gradient), -1) for gradient in gradients]
@@ -259,8 +288,9 @@ class Stack(Training):
     @torch.no_grad()
     def _end_epoch(self, outputs: Float[Tensor, "M n C"], present: Bool[Tensor, "M n"]) -> None:
         """Updates the tracker, and copies the parameters of the models that improved."""
-        y = self._targets(self.held.movedim(0, 1).flatten(1))  # (M, n, …)
-        losses = self._losses(self.tasks[0], outputs, y, present)
+        index = self.held.movedim(0, 1).flatten(1)  # (M, n)
+        losses = self._losses(self.tasks[0], outputs, index, present)
+        y = self._select(self.y, index)  # (M, n, …)
         improved = self.tracker.end_epoch(losses, self.scores(outputs, y, present))
         for name, tensor in self._chosen().items():
             chosen = improved.view(-1, *[1] * (tensor.ndim - 1))

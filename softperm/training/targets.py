@@ -32,6 +32,32 @@ def target_array(y: Any, count: int) -> np.ndarray:
     return values
 
 
+def weight_array(sample_weight: Any, count: int) -> Tensor | None:
+    """The weight of each graph (B,); None for equal weights.
+
+    Raises:
+        ValueError: the weights are no finite numbers of at least 0, or all are 0.
+    """
+    if sample_weight is None:
+        return None
+    try:
+        values = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("sample_weight must hold a number for each graph") from None
+    if values.shape != (count,):
+        raise ValueError(
+            f"sample_weight must hold a number for each of the {count} graphs; got shape "
+            f"{values.shape}"
+        )
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if wrong.size:
+        index = int(wrong[0])
+        raise GraphError(index, f"its sample_weight is {values[index]:g}; expected 0 or more")
+    if not values.any():
+        raise ValueError("every sample_weight is 0: nothing could be learnt")
+    return torch.from_numpy(values)
+
+
 def class_array(y: Any, count: int) -> np.ndarray:
     """Classes, or a matrix of yes-or-no answers; a matrix of one column is one class per graph."""
     values = target_array(y, count)

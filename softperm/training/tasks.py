@@ -5,7 +5,7 @@ A target may be missing (NaN): it then counts neither in the loss nor in the sco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -50,27 +50,86 @@ class Task(Protocol):
         ...
 
 
-def mean_loss(task: Task, outputs: Tensor, y: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Mean loss over the targets that are there.
+def mean_loss(
+    task: Task,
+    outputs: Tensor,
+    y: Tensor,
+    keep: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    r"""Mean loss over the targets that are there, :math:`\sum_i w_i \ell_i / \sum_i w_i`.
+
+    A graph of weight 2 counts as two graphs.
 
     Args:
         task: gives the losses.
         outputs: the network's outputs (B, C).
         y: encoded targets (B,) or (B, T).
         keep: which graphs count (B,); all by default.
+        weight: of each graph (B,); 1 by default.
     """
-    total, count = total_loss(task, outputs, y, keep)
-    return total / count.clamp(min=1)
+    total, count = total_loss(task, outputs, y, keep, weight)
+    return total / positive(count)
 
 
 def total_loss(
-    task: Task, outputs: Tensor, y: Tensor, keep: Tensor | None = None
+    task: Task,
+    outputs: Tensor,
+    y: Tensor,
+    keep: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sum of the losses of the targets that are there, and their number; see mean_loss."""
+    """Sum of the losses of the targets that are there, and of their weights; see mean_loss."""
     losses, there = task.losses(outputs, y)
     if keep is not None:
         there = there & keep.view(-1, *[1] * (there.ndim - 1))
-    return torch.where(there, losses, 0.0).sum(), there.sum()
+    if weight is None:
+        return torch.where(there, losses, 0.0).sum(), there.sum()
+    weights = torch.where(there, weight.to(losses).view(-1, *[1] * (there.ndim - 1)), 0.0)
+    return torch.where(there, losses * weights, 0.0).sum(), weights.sum()
+
+
+def positive(count: Tensor) -> Tensor:
+    """A number of targets by which to divide; 1 for none."""
+    return torch.where(count > 0, count, 1)
+
+
+def class_factors(
+    class_weight: object, task: Task, y: Int[Tensor, " b"], weight: Tensor | None = None
+) -> Float[Tensor, " C"] | None:
+    """The factor of each class on the weights of its graphs; None where all are 1.
+
+    Args:
+        class_weight: ``balanced`` for n / (C · n_c) with the number n_c of training graphs of class
+            c, as in scikit-learn; weights by code of the class, 1 for the others; or None.
+        task: of the targets.
+        y: targets of the training graphs.
+        weight: of the training graphs (b,), with which they are counted; 1 by default.
+    """
+    if class_weight is None:
+        return None
+    if not isinstance(task, Classification):
+        raise ValueError(
+            "class_weight is for graphs of one class each: weight graphs with sample_weight"
+        )
+    factors = torch.ones(task.classes, dtype=torch.float64)
+    if isinstance(class_weight, Mapping):
+        for code, factor in class_weight.items():
+            factors[int(code)] = float(factor)
+        return factors
+    counts = torch.bincount(y, weight, task.classes).double()  # (C,)
+    present = counts > 0
+    factors[present] = counts.sum() / (present.sum() * counts[present])
+    return factors
+
+
+def weigh(
+    y: Tensor, weight: Float[Tensor, " B"] | None, factors: Float[Tensor, " C"] | None
+) -> Float[Tensor, " B"] | None:
+    """The weight of each graph in the loss: its own times the factor of its class."""
+    if factors is None:
+        return weight
+    return factors[y] if weight is None else weight * factors[y]
 
 
 def with_smoothing(task: Task, smoothing: float) -> Task:
@@ -85,10 +144,10 @@ def with_smoothing(task: Task, smoothing: float) -> Task:
     return task
 
 
-def count_targets(task: Task, y: Tensor) -> Tensor:
-    """How many encoded targets are there, not missing."""
+def count_targets(task: Task, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    """How many encoded targets are there, not missing; or the sum of their weights."""
     outputs = torch.zeros(len(y), task.outputs, device=y.device)
-    return task.losses(outputs, y)[1].sum()
+    return total_loss(task, outputs, y, weight=weight)[1]
 
 
 @dataclass(frozen=True)
@@ -194,8 +253,8 @@ class Regression:
     higher_is_better: bool = False
 
     @classmethod
-    def of(cls, y: Float[Tensor, "B T"]) -> Regression:
-        """The task of the given training targets."""
+    def of(cls, y: Float[Tensor, "B T"], weight: Float[Tensor, " B"] | None = None) -> Regression:
+        """The task of the given training targets, of which each may count with a weight."""
         values = y.double().cpu().numpy()
         missing = np.flatnonzero(np.isnan(values).all(axis=0))
         if missing.size:
@@ -209,8 +268,12 @@ class Regression:
         values = values / unit
         spread = np.nanmax(values, axis=0) - np.nanmin(values, axis=0)
         varies = spread > 1e-15 * largest / unit  # by more than rounding
-        std = np.where(varies, np.nanstd(values, axis=0) * unit, 1.0)
-        return cls(tuple((np.nanmean(values, axis=0) * unit).tolist()), tuple(std.tolist()))
+        if weight is None:
+            mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+        else:
+            mean, std = _weighted_statistics(values, weight.double().cpu().numpy())
+        std = np.where(varies & (std > 0), std * unit, 1.0)
+        return cls(tuple((mean * unit).tolist()), tuple(std.tolist()))
 
     @property
     def outputs(self) -> int:
@@ -240,6 +303,21 @@ class Regression:
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         return like.new_tensor(self.mean), like.new_tensor(self.std)
+
+
+def _weighted_statistics(
+    values: Float[np.ndarray, "B T"], weight: Float[np.ndarray, " B"]
+) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
+    """Weighted mean and standard deviation of the values that are not NaN."""
+    shares = np.where(np.isnan(values), 0.0, weight[:, None])  # (B, T)
+    totals = shares.sum(axis=0)
+    if not totals.all():
+        target = int(np.flatnonzero(totals == 0)[0])
+        raise ValueError(f"every training graph with a known target {target} has weight 0")
+    shares = shares / totals
+    known = np.nan_to_num(values)
+    mean = (shares * known).sum(axis=0)
+    return mean, np.sqrt((shares * (known - mean) ** 2).sum(axis=0))
 
 
 class StackedScore:
