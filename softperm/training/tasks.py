@@ -95,7 +95,7 @@ def positive(count: Tensor) -> Tensor:
 
 
 def class_factors(
-    class_weight: object, task: Task, y: Int[Tensor, " b"], weight: Tensor | None = None
+    class_weight: object, task: Task, y: Tensor, weight: Tensor | None = None
 ) -> Float[Tensor, " C"] | None:
     """The factor of each class on the weights of its graphs; None where all are 1.
 
@@ -103,7 +103,7 @@ def class_factors(
         class_weight: ``balanced`` for n / (C · n_c) with the number n_c of training graphs of class
             c, as in scikit-learn; weights by code of the class, 1 for the others; or None.
         task: of the targets.
-        y: targets of the training graphs.
+        y: targets of the training graphs, (b,) or (b, T).
         weight: of the training graphs (b,), with which they are counted; 1 by default.
     """
     if class_weight is None:
