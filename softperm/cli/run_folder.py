@@ -25,7 +25,7 @@ from softperm.training.checkpoints import read_checkpoint
 from softperm.training.data import TrainingData
 from softperm.training.devices import Fabric
 from softperm.training.epoch_tracker import Epoch
-from softperm.training.loop import TrainingInterrupted, predict
+from softperm.training.loop import TrainingInterrupted
 from softperm.training.tasks import Regression
 
 PICTURES = 6
@@ -100,7 +100,7 @@ def train_run(
         log("stopping: writing the model and its scores")
     write_atomically(out / "config.json", text)
     estimator.save(out / "model")
-    result |= _scores(estimator, data, fabric.device)
+    result |= _scores(estimator, data)
     result["seconds"] = round(sum(epoch.seconds for epoch in curve), 2)
     _write_curve(out, curve, estimator.best_epoch_, data)
     written = f"wrote {out}/{'model, curve.csv, curve.png' if curve else 'model'}"
@@ -136,14 +136,12 @@ def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], Non
     log(f"resuming the run in {out} after {state['epoch']} epochs")
 
 
-def _scores(
-    estimator: PiGNNClassifier | PiGNNRegressor, data: TrainingData, device: torch.device
-) -> dict[str, Any]:
+def _scores(estimator: PiGNNClassifier | PiGNNRegressor, data: TrainingData) -> dict[str, Any]:
     """Scores of the three parts; that of the test graphs only after the last epoch."""
     graphs = estimator._encode(data.graphs)
 
     def outputs(part: Tensor) -> Tensor:
-        return predict(estimator.model_, graphs, part, int(estimator.batch_size), device)
+        return estimator.outputs_of(graphs, part)
 
     train, test = data.split.train, data.split.test
     scores: dict[str, Any] = {"train_score": data.task.score(outputs(train), data.y[train])}

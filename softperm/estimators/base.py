@@ -6,13 +6,14 @@ import inspect
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
@@ -29,13 +30,15 @@ from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.progress import progress_bars
 from softperm.pyg import Data
+from softperm.training.batching import Examples
 from softperm.training.data import TrainingData, divide
-from softperm.training.devices import Fabric, find_device
+from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.epoch_tracker import Epoch
-from softperm.training.loop import TrainingInterrupted, fit, predict
+from softperm.training.loop import FitResult, TrainingInterrupted, fit, predict
 from softperm.training.settings import TrainingConfig
+from softperm.training.stack import fit_stack
 from softperm.training.targets import weight_array
-from softperm.training.tasks import Task
+from softperm.training.tasks import Task, mean_prediction
 
 Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
 
@@ -43,7 +46,8 @@ Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
 class PiGNNEstimator(TransformerMixin, BaseEstimator):
     """A π-GNN behind scikit-learn's interface; subclasses define the meaning of ``y``."""
 
-    model_: PiGNN
+    model_: PiGNN  # the first of the networks
+    models_: tuple[PiGNN, ...]
     vocabulary_: Vocabulary
     features_: VertexFeatures
     task_: Task
@@ -151,35 +155,30 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             TrainingConfig(**choose(TrainingConfig, values)),
         )
         train = data.examples(data.split.train, config.embeds_labels)
-        held = replace(train, index=data.split.validation) if len(data.split.validation) else None
         statistics = VertexStatistics.of(train.graphs, train.index)
-        model = build(config, settings.seed, statistics)
-        checkpoint = None if self.checkpoint is None else Path(self.checkpoint)
+        seeds = _network_seeds(settings.seed, values["ensemble"])
+        models = [build(config, seed, statistics) for seed in seeds]
+        files: dict[str, Any] = {}
+        if self.checkpoint is not None:
+            fingerprint = data.fingerprint(config, settings)
+            names = fingerprint if len(models) == 1 else f"{fingerprint} x {len(models)}"
+            files = {"checkpoint": Path(self.checkpoint), "fingerprint": names}
         interruption = None
         with progress_bars(self.progress) as report:
             try:
-                result = fit(
-                    model,
-                    data.task,
-                    train,
-                    settings,
-                    validation=held,
-                    device=device,
-                    checkpoint=checkpoint,
-                    fingerprint=data.fingerprint(config, settings) if checkpoint else "",
-                    on_epoch=lambda epoch: report(
-                        "training", epoch.number, settings.epochs, describe_epoch(epoch, data.task)
-                    ),
-                )
+                if len(models) == 1:
+                    result = _fit_one(models[0], data, train, settings, device, report, files)
+                else:
+                    result = _fit_many(models, data, train, settings, device, report, files)
             except TrainingInterrupted as raised:
-                interruption, (result,) = raised, raised.results
-        if result.interrupted and checkpoint is None:  # by max_time
+                interruption, result = raised, raised.results[0]
+        if result.interrupted and self.checkpoint is None:  # by max_time
             warnings.warn(
                 f"training stopped after {len(result.curve)} of {self.epochs} epochs; the best "
                 "epoch so far is kept. With checkpoint= it could be resumed.",
                 stacklevel=3,
             )
-        self.model_ = model
+        self.model_, self.models_ = models[0], tuple(models)
         self.curve_, self.best_epoch_ = result.curve, result.best_epoch
         self.interrupted_ = result.interrupted
         if interruption is not None:
@@ -263,7 +262,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             "targets": self._targets_config(),
             "best_epoch": self.best_epoch_,
         }
-        write_folder(folder, config, model.state_dict())
+        tensors = dict(model.state_dict())
+        for k, other in enumerate(self.models_[1:], start=1):
+            tensors |= {f"{_MEMBER}{k}.{name}": t for name, t in other.state_dict().items()}
+        write_folder(folder, config, tensors)
 
     @classmethod
     def load(
@@ -287,17 +289,19 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         folder: str | Path,
         device: str | torch.device | None,
     ) -> Fitted:
-        model = rebuild(config.get("model"), tensors, str(folder))
+        members = _split_tensors(tensors)
+        models = [rebuild(config.get("model"), each, str(folder)) for each in members]
         try:
             estimator = cls._restore(config)
-            estimator._check_fits(model)
+            estimator._check_fits(models)
         except KeyError as problem:
             raise FolderError(f"{folder}: config.json lacks {problem}") from None
         except (TypeError, ValueError, AttributeError) as problem:
             detail = " ".join(str(problem).split())
             raise FolderError(f"{folder}: config.json is damaged: {detail}") from None
         estimator.device = device or estimator.device
-        estimator.model_ = model.to(find_device(estimator.device))
+        estimator.models_ = tuple(each.to(find_device(estimator.device)) for each in models)
+        estimator.model_ = estimator.models_[0]
         estimator.curve_, estimator.interrupted_ = (), False
         return estimator
 
@@ -325,8 +329,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         estimator.best_epoch_ = int(config["best_epoch"])
         return estimator
 
-    def _check_fits(self, model: PiGNN) -> None:
-        """Raises ValueError unless targets and vocabulary fit the network."""
+    def _check_fits(self, models: Sequence[PiGNN]) -> None:
+        """Raises ValueError unless settings, targets and vocabulary fit the networks."""
+        model = models[0]
+        if len(models) != self.ensemble:
+            raise ValueError(f"ensemble is {self.ensemble}, but there are {len(models)} networks")
         config, vocabulary = model.config, self.vocabulary_
         assert config is not None
         labels = [sum(map(len, columns)) for columns in (vocabulary.labels, vocabulary.edge_labels)]
@@ -349,11 +356,21 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 )
 
     def _outputs(self, graphs: Sequence[Any] | Collection) -> Tensor:
-        """The network's outputs (B, C) for each graph."""
+        """The outputs (B, C) for each graph."""
         collection = self._encode(graphs)
+        return self.outputs_of(collection, torch.arange(len(collection)))
+
+    def outputs_of(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
+        """The outputs for some graphs of an encoded collection, on the CPU.
+
+        Those of an ensemble have the mean of its networks' predictions as their prediction.
+        """
         device = next(self.model_.parameters()).device
-        everything = torch.arange(len(collection))
-        return predict(self.model_, collection, everything, int(self.batch_size), device)
+        batch_size = int(self.batch_size)
+        outputs = [predict(each, graphs, index, batch_size, device) for each in self.models_]
+        return (
+            outputs[0] if len(outputs) == 1 else mean_prediction(self.task_, torch.stack(outputs))
+        )
 
     def _encode(self, graphs: Sequence[Any] | Collection) -> Collection:
         """Graphs as the network reads them; a collection is encoded by the vocabulary already.
@@ -462,6 +479,76 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _set_targets(self, config: dict[str, Any]) -> None:
         """Restores the targets and the task of a saved estimator."""
         raise NotImplementedError
+
+
+_MEMBER = "ensemble."  # begins the names of tensors of all networks but the first
+
+
+def _network_seeds(seed: int, count: int) -> list[int]:
+    """A seed for each network of an ensemble, of which the first has the seed itself."""
+    return [(seed + 1_000_003 * k) % 2**63 for k in range(count)]
+
+
+def _fit_one(
+    model: PiGNN,
+    data: TrainingData,
+    train: Examples,
+    settings: TrainingConfig,
+    device: torch.device | Fabric,
+    report: Callable[..., None],
+    files: Mapping[str, Any],
+) -> FitResult:
+    held = replace(train, index=data.split.validation) if len(data.split.validation) else None
+
+    def on_epoch(epoch: Epoch) -> None:
+        report("training", epoch.number, settings.epochs, describe_epoch(epoch, data.task))
+
+    return fit(
+        model, data.task, train, settings, validation=held, device=device, on_epoch=on_epoch,
+        **files,
+    )  # fmt: skip
+
+
+def _fit_many(
+    models: Sequence[PiGNN],
+    data: TrainingData,
+    train: Examples,
+    settings: TrainingConfig,
+    device: torch.device | Fabric,
+    report: Callable[..., None],
+    files: Mapping[str, Any],
+) -> FitResult:
+    """Trains an ensemble as one stack; returns the result of its first network."""
+    if not isinstance(device, torch.device):
+        if not isinstance(device, OneDevice):
+            raise ValueError("an ensemble is trained on one device in 32 bits: set ensemble to 1")
+        device = device.device
+    count = len(models)
+    results = fit_stack(
+        models, [data.task] * count, train.graphs, train.y,
+        [train.index] * count, [data.split.validation] * count,
+        _network_seeds(settings.seed, count), settings,
+        weight=train.weight, device=device,
+        on_epoch=lambda number: report("training", number, settings.epochs, f"{count} networks"),
+        **files,
+    )  # fmt: skip
+    if not all(math.isfinite(epoch.train_loss) for each in results for epoch in each.curve):
+        raise FloatingPointError(
+            "the training loss of a network is not finite: lower learning_rate (now "
+            f"{settings.learning_rate}) or scale the attributes"
+        )
+    return results[0]
+
+
+def _split_tensors(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The tensors of each network of a model folder."""
+    members: dict[str, dict[str, Tensor]] = {"0": {}}
+    for name, tensor in tensors.items():
+        member = "0"
+        if name.startswith(_MEMBER):
+            member, _, name = name.removeprefix(_MEMBER).partition(".")
+        members.setdefault(member, {})[name] = tensor
+    return [members[key] for key in sorted(members, key=lambda key: (len(key), key))]
 
 
 def load_estimator(folder: str | Path, device: str | torch.device | None = None) -> PiGNNEstimator:

@@ -33,6 +33,13 @@ class EstimatorConfig(Settings):
         choices=("auto",),
         optional=True,
     )
+    ensemble: int = setting(
+        1,
+        "Number of networks, trained together from different seeds; their predictions are "
+        "averaged. Vectors and permutations are those of the first.",
+        at_least=1,
+        group="Training",
+    )
     validation_fraction: float = setting(
         0.1,
         "Share of the graphs held out to select the best epoch; 0 keeps the last epoch.",

@@ -133,7 +133,7 @@ def fit(
     """
     if validation is not None and not len(validation):
         validation = None
-    _check_validation(validation, config)
+    check_validation(validation, config)
     train, validation = _weighted(config.class_weight, task, train, validation)
     processes = OneDevice(device) if isinstance(device, torch.device | str) else device
     with (
@@ -170,7 +170,7 @@ def predict(
     return torch.cat(parts).cpu()
 
 
-def _check_validation(validation: Examples | None, config: TrainingConfig) -> None:
+def check_validation(validation: Examples | None, config: TrainingConfig) -> None:
     """Raises ValueError where validation graphs are missing or have no targets."""
     if validation is None:
         for name in ("patience", "decay"):

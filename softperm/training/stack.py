@@ -35,7 +35,7 @@ from softperm.training.batching import (
 from softperm.training.cuda_graphs import CapturedStep, CapturePool, evaluating, on_device
 from softperm.training.devices import OneDevice
 from softperm.training.epoch_tracker import EpochTracker
-from softperm.training.loop import FitResult, Training, stop_requests
+from softperm.training.loop import FitResult, Training, check_validation, stop_requests
 from softperm.training.settings import ONE_MODEL_ONLY, TrainingConfig
 from softperm.training.tasks import (
     StackedScore,
@@ -118,7 +118,8 @@ class Stack(Training):
         graphs: the whole collection, which is copied to the device.
         y: targets of all graphs, (B,) or (B, T); or a list of them, one for each model.
         train: each model's training graphs.
-        validation: each model's held-out graphs, which select its best epoch.
+        validation: each model's held-out graphs, which select its best epoch; empty for all models
+            to end with their last epoch.
         seeds: each model's order of mini-batches, in place of ``config.seed``.
         config: settings; a stack does not support those in ``ONE_MODEL_ONLY``.
         learning_rates: of each model; ``config.learning_rate`` by default.
@@ -150,7 +151,11 @@ class Stack(Training):
             if getattr(config, name) != getattr(default, name):
                 raise ValueError(f"{name} is not supported when models are trained in a stack")
         targets = [y] * len(tasks) if isinstance(y, Tensor) else y
-        _check_validation(validation, targets)
+        self.validated = any(len(held) for held in validation)
+        if self.validated:
+            _check_validation(validation, targets)
+        else:
+            check_validation(None, config)
         self.models, self.tasks, self.config = models, tasks, config
         self.training_task = with_smoothing(tasks[0], config.label_smoothing)
         self.processes, self.device = OneDevice(device), torch.device(device)
@@ -165,6 +170,7 @@ class Stack(Training):
                 config,
                 tasks[0].higher_is_better,
                 models=len(models),
+                validated=self.validated,
                 criteria=criteria,
                 learning_rates=self.flat.new_tensor(
                     learning_rates or [config.learning_rate] * len(models)
@@ -231,6 +237,11 @@ class Stack(Training):
         orders = epoch_orders(train, seeds, self.config, self.device)
         restored = [*self._tensors().values(), *self.tracker.tensors().values()]
         self.train_epochs = StackedEpochs(self._train_step, orders, graphs, self.device, restored)
+        if not self.validated:
+            self.held = torch.zeros(0, device=self.device)
+            pool = self.train_epochs.pool
+            self.validate = CapturedStep(self._end_unvalidated, self.held, changed, pool)
+            return
         rows = index_batches(list(validation), self.config.batch_size)  # (steps, M, b)
         shape = BatchShape.for_batches(graphs, rows)
         self.held = rows.to(self.device)
@@ -287,11 +298,20 @@ class Stack(Training):
 
     @torch.no_grad()
     def _end_epoch(self, outputs: Float[Tensor, "M n C"], present: Bool[Tensor, "M n"]) -> None:
-        """Updates the tracker, and copies the parameters of the models that improved."""
+        """Ends an epoch with the outputs for the validation graphs."""
         index = self.held.movedim(0, 1).flatten(1)  # (M, n)
         losses = self._losses(self.tasks[0], outputs, index, present)
         y = self._select(self.y, index)  # (M, n, …)
-        improved = self.tracker.end_epoch(losses, self.scores(outputs, y, present))
+        self._record(losses, self.scores(outputs, y, present))
+
+    def _end_unvalidated(self, held: Tensor) -> None:
+        undefined = torch.full_like(self.tracker.rates, torch.nan)
+        self._record(undefined, undefined)
+
+    @torch.no_grad()
+    def _record(self, losses: Float[Tensor, " M"], scores: Float[Tensor, " M"]) -> None:
+        """Updates the tracker, and copies the parameters of the models that improved."""
+        improved = self.tracker.end_epoch(losses, scores)
         for name, tensor in self._chosen().items():
             chosen = improved.view(-1, *[1] * (tensor.ndim - 1))
             self.best[name].copy_(torch.where(chosen, tensor, self.best[name]))
@@ -303,7 +323,7 @@ class Stack(Training):
             self.rates.copy_(self.tracker.learning_rates(self.epoch))
             self.train_epochs.run(self.epoch)
             outputs = self.validate(self.held)
-            if not self.scores.on_device:
+            if self.validated and not self.scores.on_device:
                 self._end_epoch(*outputs)
             self.epoch += 1
             if self.epoch == 1:

@@ -5,6 +5,7 @@ A target may be missing (NaN): it then counts neither in the loss nor in the sco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
@@ -12,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 METRICS = {"ogbg-molpcba": "average_precision"}
 """Metrics of yes-or-no answers, by dataset, where it is not ROC-AUC."""
@@ -142,6 +143,19 @@ def with_smoothing(task: Task, smoothing: float) -> Task:
     if smoothing and isinstance(task, Classification | MultiLabel):
         return replace(task, smoothing=smoothing)
     return task
+
+
+def mean_prediction(task: Task, outputs: Float[Tensor, "K B C"]) -> Float[Tensor, "B C"]:
+    """The outputs of which the predictions are the mean of the predictions of K networks.
+
+    Probabilities of classes and of answers are averaged, and numbers of a regression.
+    """
+    if isinstance(task, Classification):
+        return outputs.log_softmax(2).logsumexp(0) - math.log(len(outputs))
+    if isinstance(task, MultiLabel):
+        yes, no = (nn.functional.logsigmoid(sign * outputs).logsumexp(0) for sign in (1, -1))
+        return yes - no
+    return outputs.mean(0)
 
 
 def count_targets(task: Task, y: Tensor, weight: Tensor | None = None) -> Tensor:
