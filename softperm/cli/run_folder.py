@@ -101,6 +101,13 @@ def train_run(
     write_atomically(out / "config.json", text)
     estimator.save(out / "model")
     result |= _scores(estimator, data)
+    if estimator.sharpness_ is not None:
+        result |= {k: round(v, 4) for k, v in asdict(estimator.sharpness_).items()}
+        log(
+            f"soft permutations: row entropy {estimator.sharpness_.row_entropy:.3f} of 1, "
+            f"{estimator.sharpness_.used_latent_vertices:.1f} latent vertices told apart, "
+            f"{estimator.sharpness_.first_component:.0%} of the variance in one component"
+        )
     result["seconds"] = round(sum(epoch.seconds for epoch in curve), 2)
     _write_curve(out, curve, estimator.best_epoch_, data)
     written = f"wrote {out}/{'model, curve.csv, curve.png' if curve else 'model'}"

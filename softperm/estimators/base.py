@@ -28,9 +28,11 @@ from softperm.estimators.settings import check_settings, choose, parameters
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
+from softperm.nn.sharpness import Sharpness
 from softperm.progress import progress_bars
 from softperm.pyg import Data
 from softperm.training.batching import Examples
+from softperm.training.cuda_graphs import evaluating
 from softperm.training.data import TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.epoch_tracker import Epoch
@@ -40,7 +42,14 @@ from softperm.training.stack import fit_stack
 from softperm.training.targets import weight_array
 from softperm.training.tasks import Task, mean_prediction
 
+SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
+UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
+
 Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
+
+
+class UniformPermutationsWarning(UserWarning):
+    """A network assigns every vertex to all latent vertices alike."""
 
 
 class PiGNNEstimator(TransformerMixin, BaseEstimator):
@@ -54,6 +63,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     target_names_: tuple[str, ...]
     molecules_: str | None
     curve_: tuple[Epoch, ...]
+    sharpness_: Sharpness | None  # None of a folder that was written without it
 
     def __init__(self, **settings: Any) -> None:
         given = _SIGNATURE.bind(self, **settings)
@@ -181,6 +191,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.model_, self.models_ = models[0], tuple(models)
         self.curve_, self.best_epoch_ = result.curve, result.best_epoch
         self.interrupted_ = result.interrupted
+        self.sharpness_ = _measure_sharpness(self.model_, train)
         if interruption is not None:
             raise interruption
         return self
@@ -261,6 +272,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             "target_names": list(self.target_names_),
             "targets": self._targets_config(),
             "best_epoch": self.best_epoch_,
+            "sharpness": self.sharpness_ and asdict(self.sharpness_),
         }
         tensors = dict(model.state_dict())
         for k, other in enumerate(self.models_[1:], start=1):
@@ -309,7 +321,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _restore(cls: type[Fitted], config: dict[str, Any]) -> Fitted:
         """An estimator with everything in a configuration except the network."""
         known = {"kind", "params", "model", "vocabulary", "colours", "molecules", "target_names"}
-        if unknown := set(config) - known - {"targets", "best_epoch"}:
+        if unknown := set(config) - known - {"targets", "best_epoch", "sharpness"}:
             raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
         params = config["params"]
         lists = {name: tuple(value) for name, value in params.items() if isinstance(value, list)}
@@ -327,6 +339,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         estimator.target_names_ = tuple(map(str, config.get("target_names", ())))
         estimator._set_targets(config["targets"])
         estimator.best_epoch_ = int(config["best_epoch"])
+        measured = config.get("sharpness")
+        estimator.sharpness_ = None if measured is None else Sharpness(**measured)
         return estimator
 
     def _check_fits(self, models: Sequence[PiGNN]) -> None:
@@ -538,6 +552,25 @@ def _fit_many(
             f"{settings.learning_rate}) or scale the attributes"
         )
     return results[0]
+
+
+@torch.no_grad()
+def _measure_sharpness(model: PiGNN, train: Examples) -> Sharpness:
+    """The sharpness of the permutations of some training graphs; warns if they are uniform."""
+    count = min(len(train.index), SHARPNESS_GRAPHS)
+    sample = train.index[torch.linspace(0, len(train.index) - 1, count).long()]
+    with evaluating(model):
+        batch = train.graphs.batch(sample).to(next(model.parameters()).device)
+        sharpness = model.sharpness(batch)
+    if sharpness.row_entropy > UNIFORM_ENTROPY:
+        warnings.warn(
+            f"the soft permutations are nearly uniform (row entropy {sharpness.row_entropy:.3f} of "
+            "1), so aligned matrices say little more than how many edges a graph has: try "
+            "compare='cosine', more vertex features, or more epochs",
+            UniformPermutationsWarning,
+            stacklevel=4,
+        )
+    return sharpness
 
 
 def _split_tensors(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
