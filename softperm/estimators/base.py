@@ -25,6 +25,7 @@ from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
 from softperm.estimators.settings import check_settings, choose, parameters
+from softperm.nn.attribution import Explainer, Explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
@@ -213,6 +214,98 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         with torch.no_grad():
             parts = [self.model_.permutations(b) for b in self._batches(collection)]
         return [d.cpu().numpy() for part in parts for d in part]
+
+    def explain(
+        self,
+        graphs: Sequence[Any],
+        *,
+        through_network: bool = False,
+        reference: Sequence[Any] | None = None,
+        tolerance: float = 2e-5,
+    ) -> list[Explanation]:
+        """The contributions of vertices, edges and attributes to each output of each graph.
+
+        Outputs are the logits of classes, centred so that they sum to 0; the logits of answers; or
+        predicted numbers in the units of the targets. Contributions of a graph sum to the
+        difference of its outputs from those of the empty graph, whose aligned matrices are zero.
+
+        Args:
+            graphs: as for ``predict``.
+            through_network: let the soft permutation depend on the features of vertices, in place
+                of holding it fixed; see :class:`softperm.nn.attribution.Explainer`.
+            reference: graphs whose mean aligned matrices are the baseline in place of the empty
+                graph.
+            tolerance: largest error of the sums, relative to the largest difference.
+        """
+        return list(
+            self.iterate_explanations(
+                graphs,
+                through_network=through_network,
+                reference=reference,
+                tolerance=tolerance,
+            )
+        )
+
+    def iterate_explanations(
+        self,
+        graphs: Sequence[Any] | Collection,
+        *,
+        index: Sequence[int] | None = None,
+        through_network: bool = False,
+        reference: Sequence[Any] | None = None,
+        tolerance: float = 2e-5,
+    ) -> Iterator[Explanation]:
+        """The results of :meth:`explain` one after the other, for the graphs at ``index``."""
+        collection = self._encode(graphs)
+        if len(self.models_) > 1:
+            raise ValueError(
+                f"this estimator averages {len(self.models_)} networks; explanations are those of "
+                "one network: fit one without an ensemble"
+            )
+        start = None
+        if reference is not None:
+            others = self._encode(reference)
+            explainer = Explainer(self.model_)
+            parts = [explainer.aligned(others.batch(i)) for i in torch.arange(len(others)).split(1)]
+            start = [torch.cat(matrices).mean(0) for matrices in zip(*parts, strict=True)]
+        explainer = Explainer(self.model_, self._explained, start, through_network, tolerance)
+        names = self._explanation_names()
+        for i in range(len(collection)) if index is None else index:
+            yield replace(explainer(collection.batch(torch.tensor([i]))), **names)
+
+    def _explained(self, outputs: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """The outputs in the form in which they are explained."""
+        return outputs
+
+    def _output_names(self) -> Sequence[object]:
+        """A name for each output."""
+        return self.target_names_
+
+    def _explanation_names(self) -> dict[str, tuple[str, ...]]:
+        """The user's names for the outputs and attributes of an explanation."""
+        config, vocabulary = self.model_.config, self.vocabulary_
+        assert config is not None, "an estimator's network is built from a configuration"
+        outputs = self._output_names()
+        if len(outputs) != config.outputs:
+            outputs = range(config.outputs)
+        names = []
+        for prefix, labels, size, embedded in (
+            ("", vocabulary.labels, config.attribute_size, config.label_sizes),
+            ("edge_", vocabulary.edge_labels, config.edge_attribute_size, config.edge_label_sizes),
+        ):
+            columns = [(f"{prefix}label", c) for c in range(len(embedded))]
+            columns += _channels(prefix, () if embedded else labels, size, False)
+            names.append(tuple(f"{kind} {name}" for kind, name in columns))
+        if config.encodes != "none":
+            names[0] += ("encoded",)
+        features = ("degree", "triangles")
+        structure = features if config.structure_size == len(features) else ()
+        return {
+            "output_names": tuple(map(str, outputs)),
+            "attribute_names": names[0],
+            "edge_attribute_names": names[1],
+            "structure_names": structure,
+        }
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns of :meth:`transform`, with labels as the training graphs have them.

@@ -62,6 +62,15 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
             return self.task_.score(outputs, self._encode_targets(y, len(outputs)))
         return super().score(graphs, y, sample_weight)
 
+    def _explained(self, outputs: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Only differences of the logits of classes matter; answers have logits of their own."""
+        if isinstance(self.task_, MultiLabel):
+            return outputs
+        return outputs - outputs.mean(1, keepdim=True)
+
+    def _output_names(self) -> Sequence[object]:
+        return self.target_names_ if self._labels is not None else self.classes_.tolist()
+
     def _read_targets(self, y: Any, count: int) -> Tensor:
         values = class_array(y, count)
         if values.ndim == 2:

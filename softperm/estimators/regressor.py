@@ -42,6 +42,10 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
         predicted = self.predict(graphs).reshape(known.shape)
         return r_squared(known, predicted, sample_weight)
 
+    def _explained(self, outputs: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        assert isinstance(self.task_, Regression)
+        return self.task_.decode(outputs)
+
     def _read_targets(self, y: Any, count: int) -> Tensor:
         self._shape = target_array(y, count).shape[1:]  # (), or (T,)
         return self._encode_targets(y, count)

@@ -37,10 +37,13 @@ class LabelEmbedding(nn.Module):
 
     def forward(self, codes: Int[Tensor, "V L"]) -> Float[Tensor, "V F"]:
         """The vector of each row of codes."""
+        return self.vectors(codes).sum(1)
+
+    def vectors(self, codes: Int[Tensor, "V L"]) -> Float[Tensor, "V L F"]:
+        """The vector of each code, one for each column; zero for an unknown label."""
         known = codes >= 0
         rows = torch.where(known, codes + self.first, 0)
-        vectors = nn.functional.embedding(rows, self.table)  # (V, L, F)
-        return (vectors * known[..., None]).sum(1)
+        return nn.functional.embedding(rows, self.table) * known[..., None]
 
     def one_hot(self, codes: Int[Tensor, "V L"]) -> Float[Tensor, "V K"]:
         """The rows such that ``one_hot(codes) @ table`` is ``forward(codes)``."""
