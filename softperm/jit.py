@@ -38,10 +38,10 @@ def kernel(function: Callable | None = None, **options: Any) -> Any:
         return lambda function: kernel(function, **options)
     import numba
 
-    function = inspect.unwrap(function)  # the shape checks of a test run cannot be compiled
-    dispatcher = numba.njit(nogil=True, **options)(function)
+    plain: Any = inspect.unwrap(function)  # the shape checks of a test run cannot be compiled
+    dispatcher: Any = numba.njit(nogil=True, **options)(plain)
     with suppress(RuntimeError):  # numba found no folder that it may write to
-        dispatcher._cache = _source_cache()(function)
+        dispatcher._cache = _source_cache()(plain)
     return dispatcher
 
 

@@ -139,7 +139,9 @@ def map_in_processes(
             "again"
         ) from error
     finally:  # also after an error, and when the caller stops early
-        pool.shutdown(wait=True, kill_workers=True)
+        for future in waiting:
+            future.cancel()
+        pool.shutdown(wait=True)  # kill_workers=True would race with loky's queue of items
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:

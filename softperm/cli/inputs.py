@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from softperm.data.collection import Collection
-    from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+    from softperm.estimators.base import PiGNNEstimator
 
 Run = Annotated[
     str,
@@ -48,7 +48,7 @@ class Input:
     targets: dict[str, np.ndarray]
 
 
-def load_model(run: str, device: str) -> PiGNNClassifier | PiGNNRegressor:
+def load_model(run: str, device: str) -> PiGNNEstimator:
     """The estimator of a run folder, of a model folder, or of the Hub.
 
     Warns if the run is not finished.
@@ -66,7 +66,7 @@ def load_model(run: str, device: str) -> PiGNNClassifier | PiGNNRegressor:
 
 
 def read_for(
-    estimator: PiGNNClassifier | PiGNNRegressor,
+    estimator: PiGNNEstimator,
     source: str,
     data_root: Path | None,
     smiles_column: str | None,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+    from softperm.estimators.base import PiGNNEstimator
 
 
 def predict(
@@ -63,9 +63,7 @@ def predict(
     give({"graphs": len(source.ids), **score, "predictions": str(out)}, as_json)
 
 
-def prediction_columns(
-    estimator: PiGNNClassifier | PiGNNRegressor, outputs: Tensor
-) -> dict[str, list[Any]]:
+def prediction_columns(estimator: PiGNNEstimator, outputs: Tensor) -> dict[str, list[Any]]:
     """Predictions, and probabilities of classes, by the name of their column."""
     targets = estimator.target_names_
     predictions = _columns("prediction", estimator.decode(outputs), targets)
@@ -86,9 +84,7 @@ def _columns(name: str, values: np.ndarray, endings: Sequence[object]) -> dict[s
     return {f"{name}_{end}": c for end, c in zip(known, values.T.tolist(), strict=True)}
 
 
-def score_of(
-    estimator: PiGNNClassifier | PiGNNRegressor, source: Input, outputs: Tensor
-) -> dict[str, Any]:
+def score_of(estimator: PiGNNEstimator, source: Input, outputs: Tensor) -> dict[str, Any]:
     """The model's score where the source has its targets; says why if they cannot be scored."""
     import numpy as np
     import torch

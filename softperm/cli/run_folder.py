@@ -23,7 +23,7 @@ from softperm.files import write_atomically
 from softperm.pyg import Data
 from softperm.training.checkpoints import read_checkpoint
 from softperm.training.data import TrainingData
-from softperm.training.devices import Fabric
+from softperm.training.devices import Fabric, OneDevice
 from softperm.training.epoch_tracker import Epoch
 from softperm.training.loop import TrainingInterrupted
 from softperm.training.tasks import Regression
@@ -57,7 +57,7 @@ def is_run_folder(out: Path) -> bool:
 def train_run(
     estimator: PiGNNClassifier | PiGNNRegressor,
     data: TrainingData,
-    fabric: Fabric,
+    fabric: Fabric | OneDevice,
     out: Path,
     config: Mapping[str, Any],
     log: Callable[[str], None],

@@ -40,8 +40,8 @@ class _DeferredModule(ModuleType):
         if name in METADATA:
             return super().__getattribute__(name)
         loader = self.__spec__.loader
-        self.__class__ = ModuleType
-        loader.inner.exec_module(self)
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        loader.inner.exec_module(self)  # type: ignore[attr-defined]
         return getattr(self, name)
 
 

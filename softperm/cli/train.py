@@ -100,7 +100,10 @@ def train(
     if (data is None) == (dataset is None):
         raise ValueError("name one source of graphs: a file, or a dataset")
     settings = settings_from(settings)
-    fractions = {"test_fraction": test_fraction, "validation_fraction": validation_fraction}
+    fractions: dict[str, Any] = {
+        "test_fraction": test_fraction,
+        "validation_fraction": validation_fraction,
+    }
     for name, fraction in fractions.items():
         FRACTION.check(name, fraction)
     check_settings(settings)
@@ -119,7 +122,7 @@ def train(
     first, new = fabric.is_global_zero, ready_folder(out)
     with logging_to(out / "log.txt", new) if first else nullcontext(lambda message: None) as log:
         wanted = None if target is None else names_in(target)
-        source = {"data": data, "dataset": dataset, "target": wanted, "task": task}
+        source: dict[str, Any] = {"data": data, "dataset": dataset, "target": wanted, "task": task}
         source |= {"smiles_column": smiles_column, "data_root": data_root}
         seed, symmetrise = settings["seed"], settings["symmetrise"]
         examples = _read(**source, symmetrise=symmetrise, seed=seed, **fractions, log=log)
@@ -159,7 +162,10 @@ def _read(
     from softperm.training import sources
 
     name = dataset or str(data)
-    fractions = {"test_fraction": test_fraction, "validation_fraction": validation_fraction}
+    fractions: dict[str, Any] = {
+        "test_fraction": test_fraction,
+        "validation_fraction": validation_fraction,
+    }
     if dataset is not None or sources.is_dataset(name):
         if task != "auto" or smiles_column is not None:
             option = "--smiles-column" if task == "auto" else "--task"

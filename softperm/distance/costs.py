@@ -215,8 +215,10 @@ def _model(value: np.ndarray, label: np.ndarray, substitution: float, costs: Edi
     """The model of absolute differences of weights, and a constant for edges of different label."""
     labelled = np.unique(label[1:]).size > 1 and substitution > 0
     edge = value != 0
-    cost = np.abs(value[:, None] - value) if labelled or value.size <= TABLE_KINDS else None
-    without_match = np.abs(value)[:, None] + np.abs(value) if cost is not None else None
+    tabulated = labelled or value.size <= TABLE_KINDS
+    kinds = value if tabulated else value[:0]
+    cost = np.abs(kinds[:, None] - kinds)
+    without_match = np.abs(kinds)[:, None] + np.abs(kinds)
     if labelled:
         _check_kinds(value.size)
         apart = (label[:, None] != label) & edge[:, None] & edge
@@ -224,12 +226,12 @@ def _model(value: np.ndarray, label: np.ndarray, substitution: float, costs: Edi
     vertex = (costs.vertex_insertion + costs.vertex_deletion) / 2
     relabel = costs.vertex_substitution
     savings = [2.0 * vertex] if math.isinf(relabel) else [2 * vertex, abs(2 * vertex - relabel)]
-    savings.extend(2 * np.abs(value) if cost is None else np.unique(without_match - cost))
+    savings.extend(np.unique(without_match - cost) if tabulated else 2 * np.abs(value))
     total = costs.edge_deletion + costs.edge_insertion
     member, price = _channels(value, label if labelled else np.zeros_like(label), substitution)
     return Model(
         value=value,
-        table=np.zeros((0, 0)) if cost is None else cost,
+        table=cost,
         power=1,
         member=member,
         price=price,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
 
 from softperm.distance.costs import Codes, Model
 from softperm.errors import GraphError
 from softperm.jit import kernel
 from softperm.pyg import Data
 
+intrinsic: Any = numba_intrinsic  # its first parameter is not part of a call
 PADDING = -1  # label of a padding vertex: its match is deleted or inserted
 
 

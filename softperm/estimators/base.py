@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -73,6 +73,13 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             if name != "self":
                 setattr(self, name, value)
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # the parameters, which settings declare
+            ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Appends the description of every setting to the docstring of each subclass."""
         super().__init_subclass__(**keywords)
@@ -113,7 +120,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         else:
             more, more_targets = self._read_validation(validation, vocabulary)
             parts = [torch.arange(len(graphs)), torch.arange(len(more)) + len(graphs)]
-            split = Split(*parts, torch.arange(0))
+            split = Split(parts[0], parts[1], torch.arange(0))
             graphs, targets = [*graphs, *more], torch.cat([targets, more_targets])
             if weight is not None:
                 weight = torch.cat([weight, weight.new_ones(len(more))])
@@ -140,7 +147,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         except ValueError as error:
             raise ValueError(f"validation: {error}") from None
 
-    def fit_data(self: Fitted, data: TrainingData, device: torch.device | Fabric) -> Fitted:
+    def fit_data(
+        self: Fitted, data: TrainingData, device: torch.device | Fabric | OneDevice
+    ) -> Fitted:
         """Learns from graphs that are encoded and divided already, as ``softperm train`` does.
 
         Args:
@@ -152,7 +161,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self._take_targets(data)
         return self._train(data, device)
 
-    def _train(self: Fitted, data: TrainingData, device: torch.device | Fabric) -> Fitted:
+    def _train(
+        self: Fitted, data: TrainingData, device: torch.device | Fabric | OneDevice
+    ) -> Fitted:
         values = self._settings()
         values["class_weight"] = self._class_weight(values["class_weight"])
         self.task_, self.vocabulary_ = data.task, data.vocabulary
@@ -197,7 +208,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             raise interruption
         return self
 
-    def transform(self, graphs: Sequence[Any]) -> np.ndarray:
+    def transform(self, graphs: Sequence[Any] | Collection) -> np.ndarray:
         """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any.
 
         Returns:
@@ -417,7 +428,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         if unknown := set(config) - known - {"targets", "best_epoch", "sharpness"}:
             raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
         params = config["params"]
-        lists = {name: tuple(value) for name, value in params.items() if isinstance(value, list)}
+        lists: dict[str, Any] = {
+            name: tuple(value) for name, value in params.items() if isinstance(value, list)
+        }
         if "class_weight" in lists:
             lists["class_weight"] = dict(lists["class_weight"])
         estimator = cls(**{**params, **lists})
@@ -601,7 +614,7 @@ def _fit_one(
     data: TrainingData,
     train: Examples,
     settings: TrainingConfig,
-    device: torch.device | Fabric,
+    device: torch.device | Fabric | OneDevice,
     report: Callable[..., None],
     files: Mapping[str, Any],
 ) -> FitResult:
@@ -621,7 +634,7 @@ def _fit_many(
     data: TrainingData,
     train: Examples,
     settings: TrainingConfig,
-    device: torch.device | Fabric,
+    device: torch.device | Fabric | OneDevice,
     report: Callable[..., None],
     files: Mapping[str, Any],
 ) -> FitResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import networkx as nx
@@ -52,10 +53,12 @@ def _layout(graph: Data, fixed: dict[int, np.ndarray] | None = None) -> dict[int
     """Places of all vertices; some may be given."""
     drawn = _networkx(graph)
     if not fixed:
-        start = nx.kamada_kawai_layout(drawn) if nx.is_connected(drawn) else None
-        return nx.spring_layout(drawn, pos=start, seed=0, iterations=20 if start else 100)
+        first = nx.kamada_kawai_layout(drawn) if nx.is_connected(drawn) else None
+        return nx.spring_layout(drawn, pos=first, seed=0, iterations=20 if first else 100)
     centre = np.mean(list(fixed.values()), axis=0)
-    start = {v: fixed.get(v, centre + 0.1 * np.array([np.cos(v), np.sin(v)])) for v in drawn}
+    start: dict[int, Any] = {
+        v: fixed.get(v, centre + 0.1 * np.array([np.cos(v), np.sin(v)])) for v in drawn
+    }
     if len(fixed) == len(drawn):
         return start
     return nx.spring_layout(drawn, pos=start, fixed=list(fixed), seed=0, iterations=100)

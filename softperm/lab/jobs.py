@@ -59,8 +59,9 @@ class Job:
     @property
     def description(self) -> str:
         """System, stage and number of models."""
-        models = f"{len(self.runs)} model{'s' if len(self.runs) > 1 else ''}"
-        return f"{self.runs[0].model}, {self.runs[0].stage}, {models}"
+        count, first = len(self.runs), self.runs[0]
+        models = f"{count} model{'s' if count > 1 else ''}"
+        return f"{first.model}, {first.stage}, {models}"
 
     def split_by_target(self) -> list[Job]:
         """A job for each target."""

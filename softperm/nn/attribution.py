@@ -18,6 +18,7 @@ graph has the same bits in every run and does not depend on other graphs.
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +150,7 @@ class Explanation:
         ]
         outputs = _names(self.output_names, len(self.outputs))
         return [
-            Contribution(kind, *place, name, outputs[c], float(values[i, k, c]))
+            Contribution(kind, place[0], place[1], name, outputs[c], float(values[i, k, c]))
             for kind, places, values, names in blocks
             for i, place in enumerate(places)
             for k, name in enumerate(_names(names, values.shape[1]))
@@ -383,11 +384,11 @@ class _Parts:
             source, target = self.edge_index
             messages = self.weight * reached[-1][..., target, :]
             reached.append(torch.zeros_like(d).index_add(-2, source, messages))
-        total: Tensor = sum(
+        shares = [
             ((before[..., u, :] @ (g + g.mT)) * after[..., v, :]).sum(-1)
             for before, after in zip(reached, reversed(reached), strict=True)
-        )
-        return total / power
+        ]
+        return _sum(shares) / power
 
     def contributions(
         self, gradients: Sequence[Tensor], structure: Float[Tensor, "N S"]
@@ -397,7 +398,7 @@ class _Parts:
         edges = by_x.new_zeros(len(self.once), 1, len(by_x))
         edge_attributes, presence = [], []
         for place, view in enumerate(self.model.views):
-            gradient: Tensor = sum(by_view[place :: len(self.model.views)])  # of all permutations
+            gradient = _sum(by_view[place :: len(self.model.views)])  # of all permutations
             values = self.values[place]
             if _plain(view) in (adjacency_view, weighted_adjacency_view):
                 edges = edges + _products(gradient, values, None)
@@ -485,6 +486,14 @@ def integrate(
     return [mean.sum(0) for mean in intervals.integrals]
 
 
+_COLUMNS = ("left", "right", "first", "last", "missed")  # of one row per interval
+
+
+def _sum(terms: Sequence[Tensor]) -> Tensor:
+    """The sum of at least one tensor, in their order."""
+    return functools.reduce(torch.add, terms)
+
+
 @dataclass(frozen=True)
 class _Intervals:
     """Parts of a path.
@@ -521,7 +530,7 @@ class _Intervals:
         values, gradients = evaluate(torch.cat([t, right[:, None]], 1).flatten())
         last = values.view(count, NODES + 1, -1)[:, -1]  # (I, C)
         inner = [g.view(count, NODES + 1, *g.shape[1:])[:, :-1] for g in gradients]
-        slope: Tensor = sum(_inner(g, z) for g, z in zip(inner, deltas, strict=True))  # (I, n, C)
+        slope = _sum([_inner(g, z) for g, z in zip(inner, deltas, strict=True)])  # (I, n, C)
         missed = last - first - width[:, None] / 2 * torch.einsum("inc,n->ic", slope, weights)
         integrals = [torch.einsum("in...,n,i->i...", g, weights / 2, width) for g in inner]
         return cls(left, right, first, last, missed, integrals)
@@ -537,15 +546,14 @@ class _Intervals:
         return whole <= allowed and float(self.error.sum()) <= 10 * allowed
 
     def chosen(self, index: Tensor) -> _Intervals:
-        columns = [self.left, self.right, self.first, self.last, self.missed]
-        return _Intervals(*(c[index] for c in columns), [g[index] for g in self.integrals])
+        columns = {name: getattr(self, name)[index] for name in _COLUMNS}
+        return _Intervals(**columns, integrals=[g[index] for g in self.integrals])
 
     @staticmethod
     def joined(parts: Sequence[_Intervals]) -> _Intervals:
-        names = ("left", "right", "first", "last", "missed")
-        columns = [torch.cat([getattr(part, name) for part in parts]) for name in names]
+        columns = {n: torch.cat([getattr(part, n) for part in parts]) for n in _COLUMNS}
         groups = zip(*(part.integrals for part in parts), strict=True)
-        return _Intervals(*columns, [torch.cat(group) for group in groups])
+        return _Intervals(**columns, integrals=[torch.cat(group) for group in groups])
 
 
 def _inner(g: Tensor, z: Tensor) -> Tensor:

@@ -292,7 +292,7 @@ class EncodeVertices(nn.Module):
 
     def forward(self, batch: GraphBatch) -> GraphBatch:
         """A shallow copy of the batch with one more field."""
-        x = self.features(batch).to(self.network.norms[0].weight.dtype)
+        x = self.features(batch).to(next(self.network.parameters()).dtype)
         x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): as many rows as permutations encode
         copy = batch.__copy__()
         copy.encoded = self.network(x, batch.edge_index, batch.ptr)[:-1]  # (V, H)

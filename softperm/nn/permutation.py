@@ -170,8 +170,8 @@ class SoftPermutation(nn.Module):
         self.normaliser = normaliser or Sinkhorn()
         self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))
         self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
-        bound = 1 / hidden**0.5 if bound is None else bound
-        nn.init.uniform_(self.latent, -bound, bound)
+        largest = 1 / hidden**0.5 if bound is None else bound
+        nn.init.uniform_(self.latent, -largest, largest)
 
     def forward(
         self, batch: GraphBatch, dustbin: Float[Tensor, ""] | None = None

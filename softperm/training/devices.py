@@ -167,7 +167,7 @@ def _started_by_fabric_run() -> bool:
 def disconnect(fabric: Fabric | OneDevice) -> None:
     """Waits until all processes have finished, and closes their connection."""
     if fabric.world_size > 1:
-        fabric.barrier()
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 

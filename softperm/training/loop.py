@@ -102,7 +102,7 @@ def fit(
     config: TrainingConfig,
     *,
     validation: Examples | None = None,
-    device: torch.device | str | Fabric = "cpu",
+    device: torch.device | str | Fabric | OneDevice = "cpu",
     checkpoint: Path | None = None,
     fingerprint: str = "",
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
@@ -534,7 +534,8 @@ class OneModel(Training):
         share = torch.zeros((), device=self.processes.device)
         for piece in range(pieces):
             mini_batch = next(mini_batches)
-            with self.processes.no_backward_sync(self.network, enabled=piece < pieces - 1):
+            wait = piece < pieces - 1
+            with self.processes.no_backward_sync(self.network, enabled=wait):  # type: ignore[arg-type]
                 outputs = self.network(mini_batch.batch)
                 targets = (mini_batch.y, mini_batch.keep, mini_batch.weight)
                 total, count = total_loss(self.training_task, outputs, *targets)

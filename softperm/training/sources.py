@@ -137,8 +137,9 @@ def from_dataset(
         y = y[:, columns]
     split = dataset.official_split
     if split is None or test_fraction is not None or validation_fraction is not None:
-        shares = [0.1 if share is None else share for share in (test_fraction, validation_fraction)]
-        split = divide(y, classes, *shares, seed)
+        test = 0.1 if test_fraction is None else test_fraction
+        validation = 0.1 if validation_fraction is None else validation_fraction
+        split = divide(y, classes, test, validation, seed)
     metric = METRICS.get(dataset.name, "roc_auc")
     return TrainingData(
         dataset.collection,

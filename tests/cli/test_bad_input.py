@@ -285,7 +285,7 @@ def test_graphs_with_other_fields_than_in_training_are_said(run, tmp_path):
     for command in ("predict", "embed"):
         refused("graph 1: it has label of 1 value a vertex", command, run, path, *out)
     bare = write_json_lines(tmp_path / "bare.jsonl", [nx.path_graph(2), nx.path_graph(3)])
-    refused("graph 1: it has no vertex labels to match", "distance", bare, "--labels", *out)
+    refused("graph 1: it has no vertex labels to compare", "distance", bare, "--labels", *out)
 
 
 def test_an_unknown_ending_is_said_before_anything_is_read(tmp_path):
@@ -299,7 +299,7 @@ def test_what_is_neither_a_file_nor_a_dataset_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("SOFTPERM_CACHE", str(tmp_path / "cache"))
     run = ("--out", tmp_path / "run")
     refused("missing.csv cannot be read: No such file", "train", tmp_path / "missing.csv", *run)
-    refused("softperm data list shows the names known here", "train", "MUTTAG", *run)
+    refused("softperm data list shows the known names", "train", "MUTTAG", *run)
     assert not (tmp_path / "run").exists()
 
 

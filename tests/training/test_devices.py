@@ -202,7 +202,7 @@ print("trained alone")
         "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-W", "ignore", "-c", code],
         env={**ENVIRONMENT, **launched},
         capture_output=True,
         text=True,

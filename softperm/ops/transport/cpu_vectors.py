@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import math
 import operator
+from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.extending import intrinsic as numba_intrinsic
+from numba.extending import lower_builtin, models, register_model
 from numba.np import arrayobj
 
 from softperm.jit import inner, kernel
 
+intrinsic: Any = numba_intrinsic  # its first parameter is not part of a call
 WIDTH = 8
 """Numbers in one vector."""
 
