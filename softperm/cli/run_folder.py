@@ -105,7 +105,7 @@ def train_run(
         result |= {k: round(v, 4) for k, v in asdict(estimator.sharpness_).items()}
         log(
             f"soft permutations: row entropy {estimator.sharpness_.row_entropy:.3f} of 1, "
-            f"{estimator.sharpness_.used_latent_vertices:.1f} latent vertices told apart, "
+            f"{estimator.sharpness_.used_latent_vertices:.1f} latent vertices in use, "
             f"{estimator.sharpness_.first_component:.0%} of the variance in one component"
         )
     result["seconds"] = round(sum(epoch.seconds for epoch in curve), 2)

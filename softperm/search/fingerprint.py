@@ -23,7 +23,7 @@ from softperm.jit import kernel
 COLUMNS = 48  # bytes of a fingerprint
 HIGHEST = 255  # counts are cut off here
 SAMPLE = 20_000  # graphs from which the columns are chosen
-MOST_LABELS = 128  # vertex labels that are told apart
+MOST_LABELS = 128  # vertex labels that a fingerprint distinguishes
 
 
 class Layout(NamedTuple):
