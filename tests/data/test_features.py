@@ -1,6 +1,7 @@
 """Structural features, held against NetworkX, dense algebra and renumbering."""
 
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import comb
@@ -23,6 +24,7 @@ from softperm.data.features import (
     StructuralFeatures,
     VertexFeatures,
     adjacency,
+    colour_counts,
     counts,
     degree,
     structural_features,
@@ -520,6 +522,31 @@ def test_round_0_is_left_out_where_it_is_a_label_already():
     assert ColourVocabulary.learn(
         several, torch.arange(20), rounds=2, size=9, min_graphs=1
     ).rounds == (0, 1, 2)
+
+
+def test_counts_of_colours_are_those_of_dictionaries():
+    graphs = coloured_graphs()
+    found = learn(graphs, rounds=3, size=None, every_round=True)
+    assert found.rounds == (0, 1, 2, 3)
+    table = colour_counts(collect(graphs), found).toarray()
+    words = [
+        Counter((k, repr(colours[k][v])) for k in range(4) for v in graph)
+        for graph in graphs
+        for colours in [by_definition(graph, 3, False)]
+    ]
+    expected = [[sum(a[c] * b[c] for c in a) for b in words] for a in words]
+    np.testing.assert_array_equal(table @ table.T, expected)
+    assert table.shape[1] == len(set().union(*words))
+
+
+def test_rare_colours_are_counted_together_and_colours_without_a_code_are_not():
+    graphs = [labelled_path(word) for word in ("aaa", "aaa", "aab", "bbb")]
+    pooled = learn(graphs, train=[0, 1, 2], rounds=1, min_graphs=2)
+    table = colour_counts(collect(graphs), pooled).toarray()
+    assert table[:, -1].tolist() == [0, 0, 2, 3], "of aab, the last a and b"
+    assert table.sum(1).tolist() == [3, 3, 3, 3]
+    known = learn(graphs, train=[0, 1], rounds=1)
+    assert colour_counts(collect(graphs), known).toarray().sum(1).tolist() == [3, 3, 1, 0]
 
 
 def test_codes_become_further_labels_of_a_collection():

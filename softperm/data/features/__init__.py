@@ -17,7 +17,7 @@ from torch import Tensor
 
 from softperm.data.feature_settings import StructuralFeatures
 from softperm.data.features.adjacency import Adjacency
-from softperm.data.features.colours import ColourVocabulary, wl_colours
+from softperm.data.features.colours import ColourVocabulary, colour_counts, wl_colours
 from softperm.data.features.counts import (
     clustering,
     core_number,
@@ -38,6 +38,7 @@ __all__ = [
     "StructuralFeatures",
     "VertexFeatures",
     "clustering",
+    "colour_counts",
     "core_number",
     "count_triangles",
     "degree",

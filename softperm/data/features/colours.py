@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -86,24 +87,26 @@ class ColourVocabulary:
         index: Int[Tensor, " b"],
         *,
         rounds: int,
-        size: int,
+        size: int | None,
         min_graphs: int,
         degree: bool = False,
+        every_round: bool = False,
     ) -> ColourVocabulary:
         """The vocabulary of the chosen graphs; no others are looked at.
-
-        Round 0 is left out where it says no more than a column of labels already does.
 
         Args:
             collection: graphs without columns of colours.
             index: the training graphs.
             rounds: number r of rounds.
-            size: number of colours of a column; the most common ones are taken.
+            size: maximum number of colours of a column, of which the most common ones are taken;
+                None for no limit.
             min_graphs: number of training graphs in which a colour must occur.
             degree: whether the degree is part of the first colour.
+            every_round: keep the column of round 0 also where it says no more than a column of
+                labels already does; by default it is left out there.
         """
         several = collection.label is not None and collection.label.shape[1] > 1
-        columns = tuple(range(0 if degree or several else 1, rounds + 1))
+        columns = tuple(range(0 if degree or several or every_round else 1, rounds + 1))
         found = collection_colours(collection, rounds, degree)
         owner = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())
         chosen = np.isin(owner, index.cpu().numpy())
@@ -171,6 +174,28 @@ class ColourVocabulary:
         return cls(tuple(rounds), tuple(map(tuple, colours)), tuple(pooled), config["degree"])
 
 
+def colour_counts(collection: Collection, vocabulary: ColourVocabulary) -> scipy.sparse.csr_array:
+    """How many vertices of each graph have each colour of a vocabulary, after every round.
+
+    Args:
+        collection: graphs with the labels of those of which the vocabulary was learnt.
+        vocabulary: colours of training graphs.
+
+    Returns:
+        Counts (B, colours), float32: the codes of each column of the vocabulary side by side, rare
+        colours last in their column. Colours without a code are not counted.
+    """
+    codes = vocabulary.encode(collection).numpy()  # (V, R)
+    first = np.cumsum([0, *vocabulary.sizes])
+    graph = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())  # (V,)
+    known = codes >= 0
+    place = (codes + first[:-1])[known]
+    owner = np.broadcast_to(graph[:, None], codes.shape)[known]
+    ones = np.ones(len(place), dtype=np.float32)
+    shape = (len(collection), int(first[-1]))
+    return scipy.sparse.coo_array((ones, (owner, place)), shape).tocsr()
+
+
 def collection_colours(
     collection: Collection, rounds: int, degree: bool = False
 ) -> Int[np.ndarray, "V rounds1"]:
@@ -183,7 +208,7 @@ def collection_colours(
 
 
 def _common(
-    colours: Int[np.ndarray, " v"], owner: Int[np.ndarray, " v"], size: int, min_graphs: int
+    colours: Int[np.ndarray, " v"], owner: Int[np.ndarray, " v"], size: int | None, min_graphs: int
 ) -> tuple[Int[np.ndarray, " K"], bool]:
     """The colours found in most graphs, in ascending order, and whether there are others."""
     known, place = np.unique(colours, return_inverse=True)
