@@ -23,13 +23,10 @@ from softperm.data.features import (
     ColourVocabulary,
     StructuralFeatures,
     VertexFeatures,
-    adjacency,
     colour_counts,
-    counts,
     degree,
     structural_features,
     triangles,
-    walks,
     wl_colours,
 )
 
@@ -90,10 +87,10 @@ def test_counting_by_marks_and_by_bits_agree(n, density):
     graph = nx.gnp_random_graph(n, density, seed=n)
     graphs = Adjacency.of(*lay_out([graph]))
     out_ptr, out = np.empty(n + 1, dtype=np.int64), np.empty(graphs.column.size + 1, np.int32)
-    counts._orient(graphs.row_ptr, graphs.column, out_ptr, out)
+    features._orient(graphs.row_ptr, graphs.column, out_ptr, out)
     marks, bits = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    counts._count_by_marks(out_ptr, out, np.empty(n, dtype=np.int32), marks)
-    counts._count_by_bits(graphs.row_ptr, graphs.column, (n + 63) // 64, bits)
+    features._count_by_marks(out_ptr, out, np.empty(n, dtype=np.int32), marks)
+    features._count_by_bits(graphs.row_ptr, graphs.column, (n + 63) // 64, bits)
     assert marks.tolist() == bits.tolist() == by_networkx([graph])[1]
 
 
@@ -145,7 +142,7 @@ def test_a_feature_equals_that_of_networkx(name, oracle):
 
 def test_rings_are_the_chordless_cycles_of_networkx():
     graphs = [g for g in many_kinds() if nx.density(g) < 0.5]
-    found = counts.rings(Adjacency.of(*lay_out(graphs)), 8, budget=10**9)
+    found = features.rings(Adjacency.of(*lay_out(graphs)), 8, budget=10**9)
     expected = np.zeros_like(found)
     starts = np.cumsum([0, *map(len, graphs)])
     for graph, start in zip(graphs, starts, strict=False):
@@ -159,7 +156,7 @@ def test_rings_are_the_chordless_cycles_of_networkx():
 def test_naphthalene_has_two_rings_of_six_and_no_ring_of_ten():
     naphthalene = nx.cycle_graph(10)
     naphthalene.add_edge(0, 5)
-    found = counts.rings(Adjacency.of(*lay_out([naphthalene])), 10)
+    found = features.rings(Adjacency.of(*lay_out([naphthalene])), 10)
     assert found[:, 2].tolist() == [2, 1, 1, 1, 1, 2, 1, 1, 1, 1]
     assert found.sum() == 12
 
@@ -170,7 +167,7 @@ def test_rings_beyond_the_budget_saturate_whatever_the_numbering(budget):
     order = np.random.default_rng(0).permutation(40)
     moved = nx.relabel_nodes(graph, dict(enumerate(order.tolist())))
     exact, one, other = (
-        counts.rings(Adjacency.of(*lay_out([g])), 8, b)
+        features.rings(Adjacency.of(*lay_out([g])), 8, b)
         for g, b in ((graph, 10**9), (graph, budget), (moved, budget))
     )
     assert (other[order] == one).all()
@@ -186,18 +183,18 @@ def test_where_the_bound_promises_few_looks_no_vertex_saturates(budget):
     promised = 0
     for seed in range(40):
         graphs = Adjacency.of(*lay_out([nx.gnp_random_graph(20, 0.06 + seed / 200, seed=seed)]))
-        size, core, longest = graphs.vertices, counts.core_number(graphs), 8
+        size, core, longest = graphs.vertices, features.core_number(graphs), 8
         rows, inner = np.empty(size + 1, np.int64), np.empty(graphs.column.size + 1, np.int32)
-        counts._two_core(graphs.row_ptr, graphs.column, core, rows, inner)
+        features._two_core(graphs.row_ptr, graphs.column, core, rows, inner)
         distance, queue = np.full(size, -1, np.int32), np.empty(size, np.int32)
         scratch = np.zeros(size, np.int32), np.empty(8, np.int32), np.empty(8, np.int64)
-        few = counts._few_looks(rows, inner, longest, budget, distance, queue)
+        few = features._few_looks(rows, inner, longest, budget, distance, queue)
         assert (distance == -1).all()
         promised += few
         for v in np.flatnonzero(core >= 2) if few else ():
-            counts._distances(rows, inner, v, longest // 2, distance, queue)
+            features._distances(rows, inner, v, longest // 2, distance, queue)
             for length in range(4, longest + 1):
-                found = counts._rings_of(rows, inner, v, length, budget, distance, *scratch)
+                found = features._rings_of(rows, inner, v, length, budget, distance, *scratch)
                 assert found >= 0
             distance[:] = -1
     assert 0 < promised < 40
@@ -211,7 +208,7 @@ def dense_walk(graph: nx.Graph) -> np.ndarray:
 @pytest.mark.parametrize("steps", [1, 2, 3, 8, 17])
 def test_return_probabilities_are_the_diagonals_of_dense_powers(steps):
     graphs = many_kinds()
-    found = walks.return_probabilities(Adjacency.of(*lay_out(graphs)), steps)
+    found = features.return_probabilities(Adjacency.of(*lay_out(graphs)), steps)
     for k in range(1, steps + 1):
         powers = [np.linalg.matrix_power(dense_walk(graph), k).diagonal() for graph in graphs]
         np.testing.assert_allclose(found[:, k - 1], np.concatenate(powers), rtol=0, atol=1e-13)
@@ -220,7 +217,7 @@ def test_return_probabilities_are_the_diagonals_of_dense_powers(steps):
 def test_walks_in_blocks_equal_the_dense_powers_of_a_larger_graph():
     """More vertices than a block holds, most of them further apart than half the steps."""
     graph = nx.disjoint_union(nx.grid_2d_graph(12, 20), nx.barabasi_albert_graph(150, 2, seed=0))
-    found = walks.return_probabilities(Adjacency.of(*lay_out([graph])), 7)
+    found = features.return_probabilities(Adjacency.of(*lay_out([graph])), 7)
     expected = np.linalg.matrix_power(dense_walk(graph), 6).diagonal()
     np.testing.assert_allclose(found[:, 5], expected, rtol=0, atol=1e-13)
 
@@ -241,16 +238,17 @@ def test_the_heat_kernel_is_the_dense_exponential_within_its_tolerance(time):
 def test_the_steps_of_the_heat_kernel_leave_out_less_than_the_tolerance():
     ones = np.ones((1, 400))  # a walk that is always back: the whole sum
     for time in (1, 3, 16, 64):
-        steps = walks.heat_steps(time)
-        left_out = walks.heat_kernel(ones, [time]) - walks.heat_kernel(ones[:, :steps], [time])
-        assert 0 <= left_out.item() <= 1.01 * walks.HEAT_TOLERANCE
-        kept_less = walks.heat_kernel(ones[:, : steps - 1], [time])
-        assert (walks.heat_kernel(ones, [time]) - kept_less).item() > walks.HEAT_TOLERANCE
+        steps = features.heat_steps(time)
+        complete = features.heat_kernel(ones, [time])
+        left_out = complete - features.heat_kernel(ones[:, :steps], [time])
+        assert 0 <= left_out.item() <= 1.01 * features.HEAT_TOLERANCE
+        kept_less = features.heat_kernel(ones[:, : steps - 1], [time])
+        assert (complete - kept_less).item() > features.HEAT_TOLERANCE
 
 
 def test_twins_have_the_same_neighbours_beside_each_other_and_one_stand_in():
     graphs = many_kinds()
-    found = adjacency.twins(Adjacency.of(*lay_out(graphs)))
+    found = features.twins(Adjacency.of(*lay_out(graphs)))
     starts = np.cumsum([0, *map(len, graphs)])
     for graph, start in zip(graphs, starts, strict=False):
         for u in graph:
@@ -342,7 +340,7 @@ def three_threads(monkeypatch):
 def test_features_do_not_depend_on_how_work_is_split_among_threads(monkeypatch, pieces):
     graphs = many_kinds()
     expected = structural_features(*lay_out(graphs), EVERYTHING)
-    monkeypatch.setattr(adjacency, "PIECES", pieces)
+    monkeypatch.setattr(features, "PIECES", pieces)
     assert_close(structural_features(*lay_out(graphs), EVERYTHING), expected, rtol=0, atol=0)
 
 
@@ -427,7 +425,7 @@ def test_vertices_have_the_same_colour_if_their_unfolded_neighbourhoods_are_the_
     start_with_degree, edge_labels
 ):
     graphs = coloured_graphs(edge_labels)
-    found = features.colours.collection_colours(collect(graphs), 3, start_with_degree)
+    found = features.collection_colours(collect(graphs), 3, start_with_degree)
     each = [by_definition(graph, 3, start_with_degree) for graph in graphs]
     for k in range(4):
         expected = [repr(colours[k][v]) for colours in each for v in colours[k]]
@@ -459,8 +457,7 @@ def test_renumbering_vertices_renumbers_their_colours():
     graph = coloured_graphs()[0]
     order = np.random.default_rng(0).permutation(len(graph)).tolist()
     one, other = (
-        features.colours.collection_colours(collect([g]), 3)
-        for g in (graph, renumber(graph, order))
+        features.collection_colours(collect([g]), 3) for g in (graph, renumber(graph, order))
     )
     assert (other == one[order]).all()
 

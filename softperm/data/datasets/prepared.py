@@ -33,13 +33,7 @@ MANIFEST = "manifest.json"
 Task = Literal["classification", "multilabel", "regression"]
 
 _PACKAGES = Path(__file__).parents[3]  # the folder of the package softperm
-_SHARED_MODULES = (
-    "softperm.data.features.__init__",
-    "softperm.data.features.adjacency",
-    "softperm.data.features.counts",
-    "softperm.data.features.walks",
-    "softperm.data.datasets.prepared",
-)
+_SHARED_MODULES = ("softperm.data.features", "softperm.data.datasets.prepared")
 _DERIVED = ("structure",)  # follows from the other arrays, so it is not part of the content
 
 

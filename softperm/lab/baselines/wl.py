@@ -12,14 +12,14 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from softperm.data.collection import Collection
-from softperm.data.features.colours import collection_colours
+from softperm.data.features import collection_colours
 
 
 def refine_colours(collection: Collection, iterations: int) -> Int[np.ndarray, "rounds V"]:
     """The colours of all vertices after 0, 1, …, ``iterations`` rounds of colour refinement.
 
     Colours begin with the vertex labels and are equal for all vertices without any; edge labels do
-    not count. See :func:`softperm.data.features.colours.wl_colours`.
+    not count. See :func:`softperm.data.features.wl_colours`.
     """
     without_edge_labels = replace(collection, edge_label=None, edge_label_sizes=())
     return collection_colours(without_edge_labels, iterations).T

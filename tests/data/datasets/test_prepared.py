@@ -90,7 +90,7 @@ def test_an_edited_module_leads_to_another_folder(
     monkeypatch.setattr(module, "_PACKAGES", tmp_path)
     before = recipe().key
     assert recipe().key == before
-    for name in ("data/features/walks.py", "data/formats/tu.py", "data/datasets/prepared.py"):
+    for name in ("data/features.py", "data/formats/tu.py", "data/datasets/prepared.py"):
         with (tmp_path / "softperm" / name).open("a") as source:
             source.write("# edited\n")
         assert recipe().key != before

@@ -1,0 +1,1219 @@
+"""Structural features of vertices, which do not depend on how vertices are numbered.
+
+:func:`structural_features` computes the numbers that :class:`StructuralFeatures` asks for, for all
+vertices of a collection at once: counts (degree, triangles, cores, rings), random walks and the
+heat kernel. :class:`ColourVocabulary` turns Weisfeiler–Leman colours into vertex labels. All of
+them read the neighbour lists of an :class:`Adjacency`, in kernels that run over graphs in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from math import exp, lgamma, log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from softperm.data.feature_settings import StructuralFeatures
+from softperm.jit import kernel
+from softperm.parallel import over_ranges
+
+if TYPE_CHECKING:
+    from softperm.data.collection import Collection
+
+
+def structural_features(
+    edge_index: Int[Tensor, "2 E"],
+    ptr: Int[Tensor, " B1"],
+    settings: StructuralFeatures | None = None,
+) -> Float[Tensor, "V S"]:
+    """The structural features of every vertex of a collection; by default the paper's two.
+
+    Numbers are computed as whole numbers or in float64 until the last step. Float32 holds every
+    whole number up to 2²⁴; a larger count is rounded to a relative precision of 6e-8.
+
+    Args:
+        edge_index: edges of canonical graphs laid end to end; see :meth:`Adjacency.of`.
+        ptr: where each graph's vertices begin, with the total at the end.
+        settings: the features that are switched on.
+
+    Returns:
+        A row for each vertex, float32, on the device of ``edge_index``; the columns are
+        ``settings.names``.
+
+    Raises:
+        ValueError: the edges are not canonical.
+
+    >>> structural_features(torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]]), torch.tensor([0, 2, 4]))
+    tensor([[1., 0.],
+            [1., 0.],
+            [1., 0.],
+            [1., 0.]])
+    """
+    settings = settings or StructuralFeatures()
+    graphs = Adjacency.of(edge_index, ptr)
+    columns: list[np.ndarray] = []
+    if settings.degree:
+        columns.append(graphs.degree)
+    if settings.triangles or settings.clustering:
+        count = count_triangles(graphs)
+        columns += [count] if settings.triangles else []
+        columns += [clustering(graphs.degree, count)] if settings.clustering else []
+    if settings.core:
+        columns.append(core_number(graphs))
+    if settings.neighbours:
+        columns += [*neighbour_degrees(graphs).T]
+    if settings.rings:
+        columns += [*rings(graphs, settings.rings).T]
+    columns += _walk_columns(graphs, settings)
+    table = np.stack(columns, axis=1).astype(np.float32)  # (V, S)
+    return torch.from_numpy(table).to(edge_index.device)
+
+
+def _walk_columns(graphs: Adjacency, settings: StructuralFeatures) -> list[np.ndarray]:
+    """Return probabilities and the heat kernel, from the same walks."""
+    steps = max([settings.walks, *map(heat_steps, settings.heat or ())])
+    if steps < 2:
+        return []
+    returns = return_probabilities(graphs, steps)  # (V, steps)
+    columns = [*returns[:, 1 : settings.walks].T]  # no walk is back after one step
+    return columns + ([*heat_kernel(returns, settings.heat).T] if settings.heat else [])
+
+
+@dataclass(frozen=True)
+class VertexFeatures:
+    """The features of a trained model: those switched on, and the codes of colours.
+
+    Attributes:
+        settings: the features that are switched on.
+        colours: the colours of the training graphs; None where they are switched off.
+    """
+
+    settings: StructuralFeatures
+    colours: ColourVocabulary | None = None
+
+    @classmethod
+    def learn(
+        cls, graphs: Collection, index: Int[Tensor, " b"], settings: StructuralFeatures
+    ) -> VertexFeatures:
+        """The features of training graphs.
+
+        Args:
+            graphs: all graphs.
+            index: the training graphs, whose colours have codes; no others are looked at.
+            settings: the features that are switched on.
+        """
+        if not settings.colours:
+            return cls(settings)
+        colours = ColourVocabulary.learn(
+            graphs,
+            index,
+            rounds=settings.colours,
+            size=settings.colour_size,
+            min_graphs=settings.colour_min_graphs,
+            degree=settings.colour_degree,
+        )
+        return cls(settings, colours)
+
+    def extend(self, graphs: Collection) -> Collection:
+        """The collection with these features as its structure, and with colours as labels.
+
+        Args:
+            graphs: a collection with degree and triangles as its structure, without colours.
+        """
+        if self.settings.names != StructuralFeatures().names:
+            shift = torch.repeat_interleave(graphs.ptr[:-1], graphs.edge_ptr.diff())
+            edge_index = graphs.edge_index.long() + shift
+            structure = structural_features(edge_index, graphs.ptr, self.settings)
+            graphs = replace(graphs, structure=structure)
+        return graphs if self.colours is None else self.colours.extend(graphs)
+
+
+# Neighbour lists of a whole collection, checked once, and threads over its graphs.
+
+
+PIECES = 64  # of about equal work, so that threads stay balanced where sizes of graphs differ
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """Neighbour lists of canonical graphs laid end to end.
+
+    Attributes:
+        ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
+        row_ptr: vertex ``v`` owns the neighbours ``column[row_ptr[v]:row_ptr[v + 1]]``.
+        column: neighbours, numbered within their graph, in ascending order.
+    """
+
+    ptr: Int[np.ndarray, " B1"]
+    row_ptr: Int[np.ndarray, " V1"]
+    column: Int[np.ndarray, " E"]
+
+    @classmethod
+    def of(cls, edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> Adjacency:
+        """The neighbour lists of a collection; its tensors may lie on any device.
+
+        Args:
+            edge_index: both directions of every edge, vertices numbered through the whole
+                collection, no self-loops, no duplicates, sorted by (row, column).
+            ptr: where each graph's vertices begin, with the total at the end; or, for one graph,
+                its number of vertices.
+
+        Raises:
+            ValueError: the edges are not of this form, or join two graphs.
+        """
+        bounds = torch.tensor([0, ptr]) if isinstance(ptr, int) else ptr
+        bounds = bounds.cpu().long().numpy()  # (B + 1,)
+        row, column = edge_index.cpu().long().contiguous().numpy()  # (E,), (E,)
+        edge_ptr = np.searchsorted(row, bounds)  # (B + 1,)
+        inside = edge_ptr[0] == 0 and edge_ptr[-1] == row.size and (np.diff(edge_ptr) >= 0).all()
+        adjacency = cls(
+            bounds, np.zeros(bounds[-1] + 1, dtype=np.int64), np.empty(row.size, dtype=np.int32)
+        )
+        sound = np.full(PIECES, inside)
+        if inside and row.size:
+            cuts = _cuts(np.diff(bounds) + np.diff(edge_ptr))
+            arrays = (row, column, edge_ptr, *adjacency.arrays, sound, cuts)
+            over_ranges(_fill_rows, len(cuts) - 1, row.size, *arrays)
+        if not sound.all():
+            raise ValueError(
+                "edge_index is not canonical: expected both directions of every edge inside one "
+                "graph, sorted by (row, column), without self-loops or duplicates; "
+                "softperm.data.graphs.as_graph makes such graphs"
+            )
+        return adjacency
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """``ptr``, ``row_ptr`` and ``column``, in the order in which kernels take them."""
+        return self.ptr, self.row_ptr, self.column
+
+    @property
+    def vertices(self) -> int:
+        """Number V of vertices of all graphs."""
+        return self.row_ptr.size - 1
+
+    @property
+    def degree(self) -> Int[np.ndarray, " V"]:
+        """Number of neighbours of every vertex."""
+        return np.diff(self.row_ptr)
+
+    @property
+    def sizes(self) -> Int[np.ndarray, " B"]:
+        """Number of vertices of every graph."""
+        return np.diff(self.ptr)
+
+    @property
+    def edge_counts(self) -> Int[np.ndarray, " B"]:
+        """Number of directed edges of every graph."""
+        return np.diff(self.row_ptr[self.ptr])
+
+    def over_graphs(
+        self, kernel: Callable[..., object], work: Int[np.ndarray, " B"], *arguments: object
+    ) -> None:
+        """Calls ``kernel(ptr, row_ptr, column, *arguments, cuts, first, last)`` on threads.
+
+        A call works on the graphs ``cuts[first]:cuts[last]``.
+
+        Args:
+            kernel: compiled with ``nogil``; graphs must be independent of each other.
+            work: rough number of operations for each graph.
+            arguments: passed behind the neighbour lists.
+        """
+        if not work.size:
+            return
+        cuts = _cuts(work)
+        total = int(min(work.sum(dtype=np.float64), 2.0**62))
+        over_ranges(kernel, len(cuts) - 1, total, *self.arrays, *arguments, cuts)
+
+
+def twins(graphs: Adjacency, smallest: int = 0) -> Int[np.ndarray, " V"]:
+    """The vertex that stands for each vertex: one of its twins, the same for all, or itself.
+
+    Twins have the same neighbours, not counting each other. Exchanging them maps the graph onto
+    itself, so every feature that survives renumbering is the same for both and needs to be computed
+    once. Threads of a forum and unions of cliques consist mostly of twins.
+
+    Args:
+        graphs: the collection.
+        smallest: size of the smallest graph in which twins are looked for; in smaller ones every
+            vertex stands for itself.
+    """
+    stand_in = np.arange(graphs.vertices)
+    graphs.over_graphs(_twins, graphs.sizes * 8 + graphs.edge_counts, smallest, stand_in)
+    return stand_in
+
+
+def _cuts(work: Int[np.ndarray, " B"]) -> Int[np.ndarray, " pieces1"]:
+    """Where to cut consecutive graphs into at most ``PIECES`` pieces of about equal work."""
+    done = np.concatenate([[0.0], np.cumsum(work + 1.0)])
+    wanted = np.linspace(0, done[-1], PIECES + 1)
+    return np.unique(np.searchsorted(done, wanted))
+
+
+@kernel
+def _fill_rows(row, column, edge_ptr, ptr, row_ptr, local, sound, cuts, first, last):
+    """Fills ``row_ptr`` and ``local`` for a range of graphs; marks the pieces that are wrong."""
+    for piece in range(first, last):
+        for graph in range(cuts[piece], cuts[piece + 1]):
+            edges = edge_ptr[graph], edge_ptr[graph + 1]
+            if not _fill_graph(row, column, edges, ptr[graph], ptr[graph + 1], row_ptr, local):
+                sound[piece] = False
+                break
+
+
+@kernel
+def _fill_graph(row, column, edges, low, high, row_ptr, local):
+    """Fills one graph's rows; False unless its edges are sorted, simple and symmetric.
+
+    Compiled code does not check bounds, so this also keeps a wrong index from reading elsewhere.
+    """
+    begin, end = edges
+    u, before = low - 1, low - 1
+    for k in range(begin, end):
+        v, w = row[k], column[k]
+        if v < u or v >= high or w < low or w >= high or v == w or (v == u and w <= before):
+            return False
+        while u < v:
+            u += 1
+            row_ptr[u] = k
+        before = w
+        local[k] = w - low
+    row_ptr[u + 1 : high + 1] = end
+    # The neighbours of every vertex ascend, so its reverse edges come in the order of its list.
+    reverse = row_ptr[low:high].copy()
+    for v in range(low, high):
+        for k in range(row_ptr[v], row_ptr[v + 1]):
+            w = local[k]
+            at = reverse[w]
+            if at >= row_ptr[low + w + 1] or local[at] != v - low:
+                return False
+            reverse[w] = at + 1
+    return True
+
+
+@kernel
+def mix(value):
+    """A bijection of 64-bit numbers that spreads every bit (Stafford's variant 13)."""
+    value += np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@kernel
+def _twins(ptr, row_ptr, column, smallest, stand_in, cuts, first, last):
+    """Finds twins by sums of mixed neighbours, without and with the vertex itself."""
+    for graph in range(cuts[first], cuts[last]):
+        low, high = ptr[graph], ptr[graph + 1]
+        rows, size = row_ptr[low : high + 1], high - low
+        if size < smallest:
+            continue
+        key = np.zeros(size, dtype=np.uint64)
+        for v in range(size):
+            for k in range(rows[v], rows[v + 1]):
+                key[v] += mix(np.uint64(column[k]))
+        _join_equal(rows, column, key, low, stand_in)
+        for v in range(size):
+            key[v] += mix(np.uint64(v))
+        _join_equal(rows, column, key, low, stand_in)
+
+
+@kernel
+def _join_equal(rows, column, key, low, stand_in):
+    """Joins the vertices of equal key to the first of them, where they are twins indeed."""
+    order = np.argsort(key)
+    begin = 0
+    for i in range(1, key.size):
+        if key[order[i]] != key[order[begin]]:
+            begin = i
+        elif _are_twins(rows, column, order[i], order[begin]):
+            stand_in[low + order[i]] = low + order[begin]
+
+
+@kernel
+def _are_twins(rows, column, u, v):
+    """Whether two vertices have the same neighbours beside each other."""
+    i, j = rows[u], rows[v]
+    while True:
+        if i < rows[u + 1] and column[i] == v:
+            i += 1
+        if j < rows[v + 1] and column[j] == u:
+            j += 1
+        if i == rows[u + 1] or j == rows[v + 1]:
+            return i == rows[u + 1] and j == rows[v + 1]
+        if column[i] != column[j]:
+            return False
+        i += 1
+        j += 1
+
+
+# Counts around a vertex: neighbours, triangles, cores, rings.
+
+
+MAX_BIT_WORDS = 1 << 24  # 128 MiB for one graph's neighbourhoods as bits
+RING_BUDGET = 1 << 14
+"""Edges that :func:`rings` looks at from one vertex for one length."""
+
+
+def degree(edge_index: Int[Tensor, "2 E"], num_nodes: int) -> Int[Tensor, " V"]:
+    r"""Number of neighbours of every vertex.
+
+    .. math:: d_v = |\{u : (v, u) \in E\}|
+
+    Args:
+        edge_index: both directions of every edge, in any order.
+        num_nodes: number of vertices V.
+
+    Returns:
+        Degrees, (V,) int64, on the device of ``edge_index``.
+
+    >>> degree(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), 4)
+    tensor([1, 2, 1, 0])
+    """
+    return torch.bincount(edge_index[0], minlength=num_nodes)
+
+
+def triangles(edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> Int[Tensor, " V"]:
+    r"""Number of triangles that each vertex lies in.
+
+    .. math:: t_v = |\{\{u, w\} : (v, u), (u, w), (w, v) \in E\}|
+
+    In a sparse graph every edge is directed towards its end of larger degree, which leaves few
+    edges out of any vertex, hubs included; each triangle is then found once, at its vertex of
+    smallest degree. In a dense graph neighbourhoods are rows of bits, and the common neighbours of
+    an edge's ends are counted 64 at a time. Whichever takes fewer steps is used.
+
+    Args:
+        edge_index: edges of canonical graphs laid end to end; see :meth:`Adjacency.of`.
+        ptr: where each graph's vertices begin, with the total at the end; or, for one graph, its
+            number of vertices.
+
+    Returns:
+        Triangle counts, (V,) int64 (exact), on the device of ``edge_index``. The work runs on the
+        CPU.
+
+    Raises:
+        ValueError: the edges are not sorted, repeat, are loops, join two graphs, or go one way.
+
+    >>> triangles(torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]), 4)
+    tensor([1, 1, 1, 0])
+    """
+    return torch.from_numpy(count_triangles(Adjacency.of(edge_index, ptr))).to(edge_index.device)
+
+
+def count_triangles(graphs: Adjacency) -> Int[np.ndarray, " V"]:
+    """Number of triangles that each vertex lies in; see :func:`triangles`."""
+    count = np.zeros(graphs.vertices, dtype=np.int64)
+    work = graphs.edge_counts * (1 + graphs.edge_counts // (graphs.sizes + 1))
+    graphs.over_graphs(_triangles, work, count)
+    return count
+
+
+def clustering(
+    degree: Int[np.ndarray, " V"], triangles: Int[np.ndarray, " V"]
+) -> Float[np.ndarray, " V"]:
+    r"""Local clustering coefficient: the share of pairs of neighbours that are neighbours.
+
+    .. math:: c_v = \frac{2 t_v}{d_v (d_v - 1)}, \quad 0 \text{ where } d_v < 2
+    """
+    pairs = degree * (degree - 1)
+    return 2.0 * triangles / np.maximum(pairs, 1)
+
+
+def core_number(graphs: Adjacency) -> Int[np.ndarray, " V"]:
+    """Largest k such that the vertex belongs to a subgraph of smallest degree k.
+
+    Found by removing vertices in the order of their remaining degree (Batagelj and Zaveršnik), in
+    time proportional to the edges.
+    """
+    core = np.zeros(graphs.vertices, dtype=np.int64)
+    graphs.over_graphs(_cores, graphs.sizes + graphs.edge_counts, core)
+    return core
+
+
+def neighbour_degrees(graphs: Adjacency) -> Float[np.ndarray, "V 2"]:
+    """Mean and maximum of the neighbours' degrees; 0 for a vertex without neighbours."""
+    found = np.zeros((graphs.vertices, 2))
+    graphs.over_graphs(_neighbour_degrees, graphs.sizes + graphs.edge_counts, found)
+    return found
+
+
+def rings(
+    graphs: Adjacency, longest: int, budget: int = RING_BUDGET
+) -> Int[np.ndarray, "V lengths"]:
+    r"""Number of rings of each length 4, 5, …, ``longest`` that pass through a vertex.
+
+    A ring is a chordless cycle: a cycle whose vertices have no other edges among them. In molecules
+    these are the rings of chemistry (the outer ten-ring of naphthalene has a chord and is none),
+    and a clique of any size has none beyond its triangles, which :func:`count_triangles` counts.
+
+    Rings through a vertex are found by following the chordless paths that begin there, length by
+    length. Where this takes a look at more than ``budget`` edges, the count for this length and
+    all longer ones is ``budget`` itself. How many edges it takes does not depend on the numbering
+    of vertices, so neither does the result.
+
+    Args:
+        graphs: the collection.
+        longest: greatest length, at least 4.
+        budget: edges to look at from one vertex for one length.
+
+    Returns:
+        Counts, a column for each length.
+    """
+    found = np.zeros((graphs.vertices, longest - 3), dtype=np.int64)
+    core, twin = core_number(graphs), twins(graphs, smallest=32)
+    graphs.over_graphs(_rings, graphs.edge_counts * 64, core, twin, budget, found)
+    return found
+
+
+@kernel
+def _triangles(ptr, row_ptr, column, count, cuts, first, last):
+    """Adds to ``count`` the triangles of a range of graphs."""
+    begin, end = cuts[first], cuts[last]
+    vertices = np.diff(ptr[begin : end + 1]).max()
+    out_ptr = np.empty(vertices + 1, dtype=np.int64)  # where the edges kept by _orient begin
+    out = np.empty(np.diff(row_ptr[ptr[begin : end + 1]]).max() + 1, dtype=np.int32)
+    seen = np.empty(vertices, dtype=np.int32)  # seen[w] == u: u points to w
+    for graph in range(begin, end):
+        low, high = ptr[graph], ptr[graph + 1]
+        rows, size = row_ptr[low : high + 1], high - low
+        steps = _orient(rows, column, out_ptr, out)
+        words = (size + 63) // 64
+        if size * words <= MAX_BIT_WORDS and (size + out_ptr[size]) * words < steps:
+            _count_by_bits(rows, column, words, count[low:high])
+        else:
+            _count_by_marks(out_ptr, out, seen, count[low:high])
+
+
+@kernel
+def _orient(rows, column, out_ptr, out):
+    """Keeps each edge once, towards its end of larger degree (ties: larger number).
+
+    Returns the number of steps that :func:`_count_by_marks` will take.
+    """
+    size, filled = rows.size - 1, 0
+    for u in range(size):
+        out_ptr[u] = filled
+        mine = rows[u + 1] - rows[u]
+        for k in range(rows[u], rows[u + 1]):
+            v = column[k]
+            theirs = rows[v + 1] - rows[v]
+            out[filled] = v
+            filled += theirs > mine or (theirs == mine and v > u)
+    out_ptr[size] = filled
+    steps = 0
+    for k in range(filled):
+        steps += out_ptr[out[k] + 1] - out_ptr[out[k]]
+    return steps
+
+
+@kernel
+def _count_by_marks(out_ptr, out, seen, count):
+    """Counts each triangle u → v → w, u → w of a sparse graph at its three vertices."""
+    seen[: count.size] = -1
+    for u in range(count.size):
+        if out_ptr[u + 1] - out_ptr[u] < 2:
+            continue
+        for k in range(out_ptr[u], out_ptr[u + 1]):
+            seen[out[k]] = u
+        for k in range(out_ptr[u], out_ptr[u + 1]):
+            v = out[k]
+            closed = 0
+            for m in range(out_ptr[v], out_ptr[v + 1]):
+                if seen[out[m]] == u:
+                    count[out[m]] += 1
+                    closed += 1
+            count[v] += closed
+            count[u] += closed
+
+
+@kernel
+def _count_by_bits(rows, column, words, count):
+    """Counts the common neighbours of every edge's ends; a triangle has two edges at a vertex."""
+    bits = np.zeros((count.size, words), dtype=np.uint64)
+    for u in range(count.size):
+        for k in range(rows[u], rows[u + 1]):
+            v = column[k]
+            bits[u, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+    for u in range(count.size):
+        for k in range(rows[u], rows[u + 1]):
+            v = column[k]
+            if v > u:
+                common = 0
+                for word in range(words):
+                    common += _ones(bits[u, word] & bits[v, word])
+                count[u] += common
+                count[v] += common
+    count //= 2
+
+
+@kernel
+def _ones(word):
+    """Number of ones in 64 bits, in the form that compilers turn into one instruction."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    fours = np.uint64(0x3333333333333333)
+    word = (word & fours) + ((word >> np.uint64(2)) & fours)
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@kernel
+def _cores(ptr, row_ptr, column, core, cuts, first, last):
+    """Removes vertices in ascending order of remaining degree, kept sorted in bins."""
+    begin, end = cuts[first], cuts[last]
+    vertices = np.diff(ptr[begin : end + 1]).max()
+    order = np.empty(vertices, dtype=np.int32)  # vertices by remaining degree
+    place = np.empty(vertices, dtype=np.int32)  # position of each vertex in it
+    start = np.empty(vertices + 1, dtype=np.int64)  # where each remaining degree begins in it
+    for graph in range(begin, end):
+        low, high = ptr[graph], ptr[graph + 1]
+        rows, size = row_ptr[low : high + 1], high - low
+        left = core[low:high]
+        start[: size + 1] = 0
+        for v in range(size):
+            left[v] = rows[v + 1] - rows[v]
+            start[left[v] + 1] += 1
+        for k in range(size):
+            start[k + 1] += start[k]
+        for v in range(size):
+            place[v] = start[left[v]]
+            order[place[v]] = v
+            start[left[v]] += 1
+        for k in range(size, 0, -1):
+            start[k] = start[k - 1]
+        start[0] = 0
+        for i in range(size):
+            v = order[i]
+            for k in range(rows[v], rows[v + 1]):
+                u = column[k]
+                if left[u] > left[v]:  # move u to the front of its bin, then to the bin below
+                    at, w = start[left[u]], order[start[left[u]]]
+                    order[at], order[place[u]] = u, w
+                    place[w], place[u] = place[u], at
+                    start[left[u]] += 1
+                    left[u] -= 1
+
+
+@kernel
+def _neighbour_degrees(ptr, row_ptr, column, found, cuts, first, last):
+    """Mean and maximum degree of the neighbours of a range of graphs' vertices."""
+    for graph in range(cuts[first], cuts[last]):
+        low = ptr[graph]
+        for v in range(low, ptr[graph + 1]):
+            total, largest = 0, 0
+            for k in range(row_ptr[v], row_ptr[v + 1]):
+                u = low + column[k]
+                theirs = row_ptr[u + 1] - row_ptr[u]
+                total += theirs
+                largest = max(largest, theirs)
+            if total:
+                found[v, 0] = total / (row_ptr[v + 1] - row_ptr[v])
+                found[v, 1] = largest
+
+
+@kernel
+def _rings(ptr, row_ptr, column, core, twin, budget, found, cuts, first, last):
+    """Counts the rings through every vertex of a range of graphs, length by length."""
+    begin, end = cuts[first], cuts[last]
+    vertices = np.diff(ptr[begin : end + 1]).max()
+    longest = found.shape[1] + 3
+    rows = np.empty(vertices + 1, dtype=np.int64)
+    inner = np.empty(np.diff(row_ptr[ptr[begin : end + 1]]).max() + 1, dtype=np.int32)
+    distance = np.full(vertices, -1, dtype=np.int32)  # from the vertex in turn
+    queue = np.empty(vertices, dtype=np.int32)
+    touched = np.zeros(vertices, dtype=np.int32)
+    path = np.empty(longest, dtype=np.int32)
+    edge = np.empty(longest, dtype=np.int64)  # next edge to follow from each vertex of the path
+    for graph in range(begin, end):
+        low, high = ptr[graph], ptr[graph + 1]
+        _two_core(row_ptr[low : high + 1], column, core[low:high], rows, inner)
+        own, scratch = rows[: high - low + 1], (distance, queue, touched, path, edge)
+        if _most_looks(own, inner, longest) <= budget or _few_looks(
+            own, inner, longest, budget, distance, queue
+        ):
+            _all_rings(own, inner, scratch, found[low:high])
+            continue
+        for v in range(high - low):
+            if core[low + v] < 2 or twin[low + v] != low + v:
+                continue
+            reached = _distances(rows, inner, v, longest // 2, distance, queue)
+            for length in range(4, longest + 1):
+                count = _rings_of(rows, inner, v, length, budget, distance, touched, path, edge)
+                if count < 0:
+                    found[low + v, length - 4 :] = budget
+                    break
+                found[low + v, length - 4] = count
+            for k in range(reached):
+                distance[queue[k]] = -1
+        for v in range(low, high):
+            found[v] = found[twin[v]]
+
+
+@kernel
+def _two_core(rows, column, core, inner_rows, inner):
+    """The neighbour lists of the 2-core, outside of which there are no cycles."""
+    filled = 0
+    for v in range(core.size):
+        inner_rows[v] = filled
+        if core[v] >= 2:
+            for k in range(rows[v], rows[v + 1]):
+                inner[filled] = column[k]
+                filled += core[column[k]] >= 2
+    inner_rows[core.size] = filled
+
+
+@kernel
+def _most_looks(rows, column, longest):
+    """A bound on the edges that :func:`_rings_of` looks at from any vertex, for any length.
+
+    Its paths are walks that never turn back at once. From an edge (u, v) there are as many of k
+    edges as of k − 1 from all edges of v but (v, u).
+    """
+    size = rows.size - 1
+    walks = np.ones(rows[size])  # that begin with each edge
+    looks = np.zeros(size)
+    for k in range(1, longest):
+        from_vertex = np.zeros(size)
+        for v in range(size):
+            for e in range(rows[v], rows[v + 1]):
+                from_vertex[v] += walks[e]
+        looks += (2.0 if k < longest - 1 else 1.0) * from_vertex  # at its end, on and back
+        place = rows[:size].copy()
+        longer = np.empty_like(walks)
+        for v in range(size):  # in this order, the edges into each vertex come as those out of it
+            for e in range(rows[v], rows[v + 1]):
+                w = column[e]
+                longer[e] = from_vertex[w] - walks[place[w]]
+                place[w] += 1
+        walks = longer
+    return looks.max() if size else 0.0
+
+
+@kernel
+def _few_looks(rows, column, longest, budget, distance, queue):
+    """Whether :func:`_rings_of` keeps within the budget from every vertex, by a closer bound.
+
+    It counts walks like :func:`_most_looks`, from each vertex, without those that come too far away
+    to return in time or next to the first vertex again, which the paths do not.
+    """
+    size = rows.size - 1
+    reverse, place = np.empty(rows[size], dtype=np.int64), rows[:size].copy()
+    for v in range(size):
+        for e in range(rows[v], rows[v + 1]):
+            reverse[e] = place[column[e]]
+            place[column[e]] += 1
+    walks, longer = np.zeros(rows[size]), np.zeros(rows[size])  # that end with each edge
+    for start in range(size):
+        reached = _distances(rows, column, start, longest // 2, distance, queue)
+        looks = rows[start + 1] - rows[start]
+        walks[rows[start] : rows[start + 1]] = 1.0
+        for k in range(1, longest - 1):
+            for i in range(reached):
+                w = queue[i]
+                arrived = 0.0
+                if distance[w] <= longest - k and (distance[w] > 1 or k == 1):
+                    for e in range(rows[w], rows[w + 1]):
+                        arrived += walks[reverse[e]]
+                looks += arrived * (rows[w + 1] - rows[w])
+                for e in range(rows[w], rows[w + 1]):
+                    longer[e] = arrived - walks[reverse[e]] if arrived > 0 else 0.0
+            walks, longer = longer, walks
+        for i in range(reached):
+            w = queue[i]
+            walks[rows[w] : rows[w + 1]] = 0.0
+            longer[rows[w] : rows[w + 1]] = 0.0
+            distance[w] = -1
+        if looks > budget:
+            return False
+    return True
+
+
+@kernel
+def _all_rings(rows, column, scratch, found):
+    """Finds every ring of a graph once, from its smallest vertex, and counts it at its vertices."""
+    distance, queue, touched, path, edge = scratch
+    longest = found.shape[1] + 3
+    for start in range(rows.size - 1):
+        reached = _distances(rows, column, start, longest // 2, distance, queue, start)
+        _mark(rows, column, start, 1, touched)
+        path[0], edge[0], last = start, rows[start], 0
+        while last >= 0:
+            u = path[last]
+            if edge[last] == rows[u + 1]:
+                _mark(rows, column, u, -1, touched)
+                last -= 1
+                continue
+            w = column[edge[last]]
+            edge[last] += 1
+            if distance[w] < 0 or distance[w] > longest - last - 1:
+                continue
+            if last > 1 and distance[w] == 1 and touched[w] == 2 and w > path[1]:
+                for k in range(last + 1):
+                    found[path[k], last - 2] += 1
+                found[w, last - 2] += 1
+            elif touched[w] == 1 and last < longest - 2:
+                last += 1
+                path[last], edge[last] = w, rows[w]
+                _mark(rows, column, w, 1, touched)
+        for k in range(reached):
+            distance[queue[k]] = -1
+
+
+@kernel
+def _distances(rows, column, start, most, distance, queue, smallest=0):
+    """Distances up to ``most`` from a vertex, by way of vertices from ``smallest`` on.
+
+    Returns the number of vertices that are reached.
+    """
+    queue[0], distance[start], reached, k = start, 0, 1, 0
+    while k < reached and distance[queue[k]] < most:
+        u = queue[k]
+        k += 1
+        for e in range(rows[u], rows[u + 1]):
+            w = column[e]
+            if distance[w] < 0 and w >= smallest:
+                distance[w] = distance[u] + 1
+                queue[reached] = w
+                reached += 1
+    return reached
+
+
+@kernel
+def _rings_of(rows, column, start, length, budget, distance, touched, path, edge):
+    """Counts the rings of one length through ``start``; −1 if it must look at too many edges.
+
+    ``touched[w]`` is the number of path vertices that are ``w`` or have ``w`` as a neighbour. The
+    path is extended by vertices that are touched by its last vertex alone, and closed by one that
+    is touched by its first and last vertex alone.
+    """
+    path[0], edge[0] = start, rows[start]
+    last, closed, looks = 0, 0, _mark(rows, column, start, 1, touched)
+    while last >= 0:
+        u = path[last]
+        if edge[last] == rows[u + 1] or looks > budget:
+            _mark(rows, column, u, -1, touched)
+            last -= 1
+            continue
+        w = column[edge[last]]
+        edge[last] += 1
+        if distance[w] < 0 or distance[w] > length - last - 1:
+            continue
+        if last == length - 2:
+            closed += distance[w] == 1 and touched[w] == 2
+        elif touched[w] == 1:
+            last += 1
+            path[last], edge[last] = w, rows[w]
+            looks += _mark(rows, column, w, 1, touched)
+    return -1 if looks > budget else closed // 2  # each ring was followed both ways
+
+
+@kernel
+def _mark(rows, column, v, change, touched):
+    """Adds ``change`` at a vertex and its neighbours; returns the number of neighbours."""
+    touched[v] += change
+    for k in range(rows[v], rows[v + 1]):
+        touched[column[k]] += change
+    return rows[v + 1] - rows[v]
+
+
+# Random walks: the probability to be back after so many steps, and the heat kernel.
+
+
+HEAT_TOLERANCE = 1e-7  # about what float32 resolves
+_BLOCK = 64  # vertices whose walks are followed together, in vector registers
+
+
+def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V steps"]:
+    r"""Probability that a random walk from a vertex is there again after 1, 2, …, k steps.
+
+    .. math:: p_k(v) = \left[(D^{-1} A)^k\right]_{vv}
+
+    with the diagonal matrix D of degrees; 0 for a vertex without neighbours. Column 0 (one step) is
+    0 for every vertex of a simple graph.
+
+    A walk from v has the distribution :math:`x_k = e_v (D^{-1} A)^k`, and
+    :math:`x_k(u) / d_u = x_k^{(u)}(v) / d_v`. So half the steps are enough:
+
+    .. math::
+        p_{2k}(v) = d_v \sum_u \frac{x_k(u)^2}{d_u}, \quad
+        p_{2k-1}(v) = d_v \sum_u \frac{x_{k-1}(u) \, x_k(u)}{d_u}
+
+    Distributions are kept where a walk can be by then, for blocks of vertices at once, and for one
+    vertex of each set of twins. Exact but for rounding in float64.
+
+    Args:
+        graphs: the collection.
+        steps: greatest number k of steps.
+    """
+    found = np.zeros((graphs.vertices, steps))
+    twin = twins(graphs, smallest=_BLOCK)
+    work = np.minimum(graphs.sizes, 1 << 20) * graphs.edge_counts * (1 + steps // 2)
+    graphs.over_graphs(_walks, work, twin, found)
+    return found[twin]
+
+
+def heat_kernel(
+    returns: Float[np.ndarray, "V steps"], times: Sequence[int | float]
+) -> Float[np.ndarray, "V times"]:
+    r"""Heat-kernel signature: heat left at a vertex after a time, beyond what never moved.
+
+    .. math:: h_t(v) = \left[e^{-t L}\right]_{vv} - e^{-t}, \quad L = I - D^{-1/2} A D^{-1/2}
+
+    The kernel is a random walk that steps at random times, so that
+
+    .. math:: h_t(v) = \sum_{k \ge 1} e^{-t} \frac{t^k}{k!} \, p_k(v)
+
+    with the return probabilities :math:`p_k`; :math:`e^{-t}` is the same for every vertex, and
+    without it a vertex without neighbours has 0. The sum ends after the steps given; what is left
+    out is less than :data:`HEAT_TOLERANCE` if there are :func:`heat_steps` of them.
+
+    Args:
+        returns: return probabilities after 1, 2, … steps; see :func:`return_probabilities`.
+        times: times t.
+    """
+    k = np.arange(1, returns.shape[1] + 1)
+    logs = np.array([lgamma(step + 1) for step in k])
+    weights = np.exp([k * log(t) - t - logs for t in times]).reshape(len(times), len(k))
+    return returns @ weights.T
+
+
+def heat_steps(time: int | float) -> int:
+    """Number of steps after which a walk at random times has stopped, but for the tolerance.
+
+    >>> heat_steps(1.0)
+    10
+    """
+    share = exp(-time)
+    left, steps = 1 - share, 0
+    while left > HEAT_TOLERANCE:
+        steps += 1
+        share *= time / steps
+        left -= share
+    return steps
+
+
+@kernel
+def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
+    """Return probabilities of a range of graphs, a block of vertices at a time."""
+    begin, end = cuts[first], cuts[last]
+    vertices = np.diff(ptr[begin : end + 1]).max()
+    now = np.zeros((vertices, _BLOCK))  # distributions, divided by degrees
+    after = np.zeros((vertices, _BLOCK))
+    reached = np.zeros(vertices, dtype=np.bool_)
+    order = np.empty(vertices, dtype=np.int32)  # vertices by their distance from the block
+    block = np.empty(_BLOCK, dtype=np.int32)
+    odd, even = np.empty(_BLOCK), np.empty(_BLOCK)  # returns after odd and even numbers of steps
+    for graph in range(begin, end):
+        low, high = ptr[graph], ptr[graph + 1]
+        rows = row_ptr[low : high + 1]
+        filled = 0
+        for v in range(high - low):
+            if twin[low + v] == low + v and rows[v + 1] > rows[v]:
+                block[filled] = v
+                filled += 1
+            if filled == _BLOCK or (v == high - low - 1 and filled):
+                scratch = now, after, reached, order, odd, even
+                _block_walks(rows, column, block[:filled], scratch, found[low:high])
+                filled = 0
+
+
+@kernel(fastmath={"contract"})
+def _block_walks(rows, column, block, scratch, found):
+    """Follows the walks of a block; leaves ``now``, ``after`` and ``reached`` as zeros."""
+    now, after, reached, order, odd, even = scratch
+    steps, width, count = found.shape[1], block.size, block.size
+    for b in range(count):
+        order[b] = block[b]
+        reached[block[b]] = True
+        now[block[b], b] = 1.0 / (rows[block[b] + 1] - rows[block[b]])
+    previous = 0  # vertices before this place have all their neighbours in the order
+    for k in range(1, (steps + 1) // 2 + 1):
+        seen = count
+        for i in range(previous, seen):
+            u = order[i]
+            for e in range(rows[u], rows[u + 1]):
+                if not reached[column[e]]:
+                    reached[column[e]] = True
+                    order[count] = column[e]
+                    count += 1
+        previous = seen
+        odd[:] = 0.0
+        even[:] = 0.0
+        for i in range(count):
+            u = order[i]
+            _sum_neighbours(column[rows[u] : rows[u + 1]], now, after, u, width)
+            share = 1.0 / (rows[u + 1] - rows[u])
+            for b in range(width):
+                x = after[u, b]
+                odd[b] += now[u, b] * x
+                even[b] += x * x * share
+                after[u, b] = x * share
+        for b in range(width):
+            v = block[b]
+            found[v, 2 * k - 2] = odd[b] * (rows[v + 1] - rows[v])
+            if 2 * k <= steps:
+                found[v, 2 * k - 1] = even[b] * (rows[v + 1] - rows[v])
+        now, after = after, now
+    for i in range(count):
+        now[order[i], :] = 0.0
+        after[order[i], :] = 0.0
+        reached[order[i]] = False
+
+
+@kernel(inline="always")
+def _sum_neighbours(neighbours, now, after, u, width):
+    """Writes Σ now[v] over the neighbours v of u to after[u], two at a time: half the stores."""
+    k = neighbours.size & 1
+    if k:
+        v = neighbours[0]
+        for b in range(width):
+            after[u, b] = now[v, b]
+    else:
+        after[u, :width] = 0.0
+    while k < neighbours.size:
+        v, w = neighbours[k], neighbours[k + 1]
+        for b in range(width):
+            after[u, b] += now[v, b] + now[w, b]
+        k += 2
+
+
+# Weisfeiler–Leman colours of vertices, and the codes of those that training graphs have.
+
+
+def wl_colours(
+    graphs: Adjacency,
+    rounds: int,
+    *,
+    label: Int[np.ndarray, "V L"] | None = None,
+    edge_label: Int[np.ndarray, "E Le"] | None = None,
+    degree: bool = False,
+) -> Int[np.ndarray, "V rounds1"]:
+    r"""Colours of every vertex after 0, 1, …, r rounds of colour refinement.
+
+    .. math::
+        c_0(v) = (\text{label}_v, d_v), \quad
+        c_{k+1}(v) = \left(c_k(v), \{\!\{ (c_k(u), \text{label}_{vu}) : u \in N(v) \}\!\}\right)
+
+    Two vertices of any two graphs have the same colour after r rounds if their neighbourhoods
+    unfolded to depth r are the same. A colour is a 64-bit hash, the same on every machine: among a
+    million different colours two coincide with a probability of 3e-8.
+
+    Args:
+        graphs: the collection.
+        rounds: number r of rounds.
+        label: discrete vertex labels, all columns taken together; none by default.
+        edge_label: discrete edge labels in the order of the edges, likewise.
+        degree: whether the degree is part of the first colour.
+
+    Returns:
+        Colours, one column for each number of rounds.
+    """
+    columns = [] if label is None else [*label.T]
+    columns += [graphs.degree] if degree else []
+    edge_colour = _hash_columns([] if edge_label is None else [*edge_label.T], graphs.column.size)
+    found = np.empty((rounds + 1, graphs.vertices), dtype=np.uint64)
+    found[0] = _hash_columns(columns, graphs.vertices)
+    work = graphs.sizes + graphs.edge_counts * 4
+    for k in range(rounds):
+        mixed = _mix_all(found[k])
+        graphs.over_graphs(_refine, work, edge_colour, found[k], mixed, found[k + 1])
+    return found.view(np.int64).T
+
+
+@dataclass(frozen=True)
+class ColourVocabulary:
+    """Codes of the colours that training graphs have, a label column for each round.
+
+    A colour that too few training graphs have is rare. Rare colours share one code, the last one
+    of the column; a colour that no training graph has counts as rare. A column without rare
+    colours has no such code, and there an unseen colour is an unknown label, code −1.
+
+    Attributes:
+        rounds: number of rounds of each column.
+        colours: colours of each column in ascending order; their positions are their codes.
+        pooled: whether each column has a code for rare colours.
+        degree: whether the degree is part of the first colour.
+    """
+
+    rounds: tuple[int, ...]
+    colours: tuple[tuple[int, ...], ...]
+    pooled: tuple[bool, ...]
+    degree: bool = False
+
+    @classmethod
+    def learn(
+        cls,
+        collection: Collection,
+        index: Int[Tensor, " b"],
+        *,
+        rounds: int,
+        size: int | None,
+        min_graphs: int,
+        degree: bool = False,
+        every_round: bool = False,
+    ) -> ColourVocabulary:
+        """The vocabulary of the chosen graphs; no others are looked at.
+
+        Args:
+            collection: graphs without columns of colours.
+            index: the training graphs.
+            rounds: number r of rounds.
+            size: maximum number of colours of a column, of which the most common ones are taken;
+                None for no limit.
+            min_graphs: number of training graphs in which a colour must occur.
+            degree: whether the degree is part of the first colour.
+            every_round: keep the column of round 0 also where it says no more than a column of
+                labels already does; by default it is left out there.
+        """
+        several = collection.label is not None and collection.label.shape[1] > 1
+        columns = tuple(range(0 if degree or several or every_round else 1, rounds + 1))
+        found = collection_colours(collection, rounds, degree)
+        owner = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())
+        chosen = np.isin(owner, index.cpu().numpy())
+        known = [_common(found[chosen, c], owner[chosen], size, min_graphs) for c in columns]
+        return cls(
+            rounds=columns,
+            colours=tuple(tuple(colours.tolist()) for colours, _ in known),
+            pooled=tuple(rare for _, rare in known),
+            degree=degree,
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of codes of each column."""
+        pairs = zip(self.colours, self.pooled, strict=True)
+        return tuple(len(colours) + pooled for colours, pooled in pairs)
+
+    def encode(self, collection: Collection) -> Int[Tensor, "V R"]:
+        """The codes of every vertex's colours, on the CPU."""
+        found = collection_colours(collection, max(self.rounds, default=0), self.degree)
+        codes = np.empty((len(found), len(self.rounds)), dtype=np.int64)
+        for c, (k, colours) in enumerate(zip(self.rounds, self.colours, strict=True)):
+            known = np.asarray(colours, dtype=np.int64)
+            place = np.searchsorted(known, found[:, k])
+            seen = np.append(known, 0)[place] == found[:, k]
+            seen &= place < len(known)
+            codes[:, c] = np.where(seen, place, len(known) if self.pooled[c] else -1)
+        return torch.from_numpy(codes)
+
+    def extend(self, collection: Collection) -> Collection:
+        """The collection with the codes as further label columns, on its own device."""
+        codes = self.encode(collection).to(collection.ptr.device)
+        label = codes if collection.label is None else torch.cat([collection.label, codes], dim=1)
+        return replace(collection, label=label, label_sizes=collection.label_sizes + self.sizes)
+
+    def to_config(self) -> dict[str, Any]:
+        """The vocabulary as plain values that survive JSON unchanged."""
+        lists = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {**lists, "colours": [list(column) for column in self.colours]}
+
+    @classmethod
+    def from_config(cls, config: Any) -> ColourVocabulary:
+        """The vocabulary that :meth:`to_config` described.
+
+        Raises:
+            ValueError: a key is unknown or missing, or a value is not of its kind.
+        """
+        expected = {field.name for field in fields(cls)}
+        if not isinstance(config, Mapping) or set(config) != expected:
+            found = sorted(config) if isinstance(config, Mapping) else type(config).__name__
+            raise ValueError(f"colours: expected the keys {sorted(expected)}, found {found}")
+        rounds, colours, pooled = (config[k] for k in ("rounds", "colours", "pooled"))
+        sound = (
+            all(isinstance(values, list) for values in (rounds, colours, pooled))
+            and len(rounds) == len(colours) == len(pooled)
+            and all(type(k) is int and k >= 0 for k in rounds)
+            and all(type(rare) is bool for rare in [*pooled, config["degree"]])
+            and all(_is_column(column) for column in colours)
+        )
+        if not sound:
+            raise ValueError(
+                "colours: expected lists of rounds, colours in ascending order and pooled, of one "
+                "length, and degree true or false"
+            )
+        return cls(tuple(rounds), tuple(map(tuple, colours)), tuple(pooled), config["degree"])
+
+
+def colour_counts(collection: Collection, vocabulary: ColourVocabulary) -> scipy.sparse.csr_array:
+    """How many vertices of each graph have each colour of a vocabulary, after every round.
+
+    Args:
+        collection: graphs with the labels of those of which the vocabulary was learnt.
+        vocabulary: colours of training graphs.
+
+    Returns:
+        Counts (B, colours), float32: the codes of each column of the vocabulary side by side, rare
+        colours last in their column. Colours without a code are not counted.
+    """
+    codes = vocabulary.encode(collection).numpy()  # (V, R)
+    first = np.cumsum([0, *vocabulary.sizes])
+    graph = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())  # (V,)
+    known = codes >= 0
+    place = (codes + first[:-1])[known]
+    owner = np.broadcast_to(graph[:, None], codes.shape)[known]
+    ones = np.ones(len(place), dtype=np.float32)
+    shape = (len(collection), int(first[-1]))
+    return scipy.sparse.coo_array((ones, (owner, place)), shape).tocsr()
+
+
+def collection_colours(
+    collection: Collection, rounds: int, degree: bool = False
+) -> Int[np.ndarray, "V rounds1"]:
+    """Colours of a collection's vertices, from its labels and edge labels where it has some."""
+    shift = torch.repeat_interleave(collection.ptr[:-1], collection.edge_ptr.diff())
+    graphs = Adjacency.of(collection.edge_index.long() + shift, collection.ptr)
+    labels = (collection.label, collection.edge_label)
+    label, edge_label = (None if t is None else t.cpu().long().numpy() for t in labels)
+    return wl_colours(graphs, rounds, label=label, edge_label=edge_label, degree=degree)
+
+
+def _common(
+    colours: Int[np.ndarray, " v"], owner: Int[np.ndarray, " v"], size: int | None, min_graphs: int
+) -> tuple[Int[np.ndarray, " K"], bool]:
+    """The colours found in most graphs, in ascending order, and whether there are others."""
+    known, place = np.unique(colours, return_inverse=True)
+    pairs = np.unique(place * (owner.max(initial=0) + 1) + owner)
+    graphs = np.bincount(pairs // (owner.max(initial=0) + 1), minlength=len(known))
+    ranked = np.lexsort([known, -graphs])[:size]
+    kept = np.sort(known[ranked[graphs[ranked] >= min_graphs]])
+    return kept, len(kept) < len(known)
+
+
+def _is_column(column: Any) -> bool:
+    whole = isinstance(column, list) and all(type(colour) is int for colour in column)
+    return whole and all(a < b for a, b in pairwise(column))
+
+
+def _hash_columns(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """A hash of each row of labels, (count,) uint64; of no labels, the same for all."""
+    found = np.zeros(count, dtype=np.uint64)
+    for column in columns:
+        found = _mix_all(found + np.uint64(1) + column.astype(np.int64).view(np.uint64))
+    return _mix_all(found)
+
+
+@kernel
+def _mix_all(values):
+    mixed = np.empty_like(values)
+    for i in range(len(values)):
+        mixed[i] = mix(values[i])
+    return mixed
+
+
+@kernel
+def _refine(ptr, row_ptr, column, edge_colour, colour, mixed, refined, cuts, first, last):
+    """One round: a vertex's colour with the multiset of its neighbours' and edges' colours."""
+    for graph in range(cuts[first], cuts[last]):
+        low = ptr[graph]
+        for v in range(low, ptr[graph + 1]):
+            total = np.uint64(row_ptr[v + 1] - row_ptr[v])
+            for e in range(row_ptr[v], row_ptr[v + 1]):
+                total += mix(mixed[low + column[e]] ^ edge_colour[e])
+            refined[v] = mix(mixed[v] + mix(total))
