@@ -83,6 +83,13 @@ class Archive:
         except (*_DAMAGE, RuntimeError) as error:  # RuntimeError: the entry needs a password
             raise self._damaged(name, error) from error
 
+    def size(self, name: str) -> int:
+        """Number of bytes of one file."""
+        entry = self._entries[name]
+        if self._zip is None:
+            return Path(entry).stat().st_size
+        return self._zip.getinfo(entry).file_size
+
     @contextmanager
     def reading(self, name: str) -> Iterator[BufferedReader]:
         """A buffered stream over one file's bytes; damage that reading meets is a ``ValueError``.

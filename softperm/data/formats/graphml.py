@@ -17,8 +17,7 @@ from xml.etree import ElementTree
 
 from softperm.data.attributes import graph_from_lists
 from softperm.data.canonical import RawGraph
-from softperm.data.formats.tables import Record, Target, parse_cells, read_table
-from softperm.errors import errors_about_graph
+from softperm.data.formats.tables import Record, Target, Unreadable, parse_cells, read_table
 
 _PARSE: dict[str, Callable[[str], Any]] = {
     "boolean": lambda text: {"true": 1, "1": 1, "false": 0, "0": 0}[text.strip().lower()],
@@ -30,7 +29,7 @@ _PARSE: dict[str, Callable[[str], Any]] = {
 }
 
 
-def read_graphml(stream: BufferedIOBase, name: str, index: int = 0) -> Record:
+def read_graphml(stream: BufferedIOBase, name: str) -> Record | Unreadable:
     """The one graph of a GraphML file.
 
     Vertices and edges have the attributes they have in NetworkX: ``label``, ``x`` and, on edges,
@@ -40,17 +39,16 @@ def read_graphml(stream: BufferedIOBase, name: str, index: int = 0) -> Record:
     Args:
         stream: the file.
         name: its name in error messages; its stem becomes the ``id``.
-        index: the graph's position among all files.
 
     Returns:
-        The record.
-
-    Raises:
-        GraphError: the file is not XML, not GraphML, or uses hyperedges, ports or nested graphs.
+        The record; unreadable if the file is not XML, not GraphML, or uses hyperedges, ports or
+        nested graphs.
     """
-    with errors_about_graph(index, name):
-        raw, targets = _parse(stream)
-    return Record(name, PurePosixPath(name).stem, raw, targets)
+    stem = PurePosixPath(name).stem
+    try:
+        return Record(name, stem, *_parse(stream))
+    except ValueError as error:
+        return Unreadable(name, stem, str(error))
 
 
 def _parse(stream: BufferedIOBase) -> tuple[RawGraph, dict[str, Any]]:
@@ -82,7 +80,7 @@ def _parse(stream: BufferedIOBase) -> tuple[RawGraph, dict[str, Any]]:
 
 def read_graphml_folder(
     names: list[str], open_file: Callable[[str], BufferedIOBase], table: TextIOBase | None
-) -> Iterator[Record]:
+) -> Iterator[Record | Unreadable]:
     """The graphs of a folder of GraphML files, in the order of their names.
 
     Args:
@@ -96,17 +94,19 @@ def read_graphml_folder(
         Records.
 
     Raises:
-        GraphError: a file is unusable.
         ValueError: the table names a file that does not exist, or is ambiguous.
     """
     by_suffix = _files_by_suffix(names)
     targets = {} if table is None else _read_targets(table, by_suffix)
     columns = {column: None for row in targets.values() for column in row}
-    for index, name in enumerate(sorted(names)):
+    for name in sorted(names):
         with open_file(name) as stream:
-            record = read_graphml(stream, name, index)
+            record = read_graphml(stream, name)
         if len(by_suffix[(record.id,)]) > 1:
             record = replace(record, id="/".join(_path(name)))
+        if isinstance(record, Unreadable):
+            yield record
+            continue
         yield replace(record, targets={**record.targets, **columns, **targets.get(name, {})})
 
 

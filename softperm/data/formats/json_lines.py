@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from io import TextIOBase
 from typing import Any
 
 from softperm.data.attributes import graph_from_lists
 from softperm.data.canonical import RawGraph
-from softperm.data.formats.tables import Record, Target
-from softperm.errors import errors_about_graph
+from softperm.data.formats.tables import Record, Target, Unreadable, not_utf8
 
 
-def read_json_lines(stream: TextIOBase, name: str) -> Iterator[Record]:
-    """The graphs of a JSON Lines file, in the order of its lines.
+def json_records(
+    name: str, prefix: str, first: int, content: bytes
+) -> Iterator[Record | Unreadable]:
+    """The graphs of some lines of a JSON Lines file, in their order.
 
     Each line is an object ``{"nodes": [{"id": …, "label": …, "x": …}, …], "links": [{"source": …,
     "target": …, "label": …, "x": …, "weight": …}, …]}``; ``edges`` is another name of ``links``.
@@ -23,30 +23,34 @@ def read_json_lines(stream: TextIOBase, name: str) -> Iterator[Record]:
     ``y_1``, ….
 
     Args:
-        stream: the text; blank lines are skipped.
         name: the file's name in error messages.
-
-    Returns:
-        Records, with the line number as ``id``.
-
-    Raises:
-        GraphError: a line is not JSON, or not a node-link graph; the message names the line.
+        prefix: the beginning of each ``id``, before the line number.
+        first: number of the first line.
+        content: the lines; blank ones are skipped.
     """
-    count = 0
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(content.split(b"\n"), start=first):
         if not line.strip():
             continue
-        where = f"{name} line {number}"
-        with errors_about_graph(count, where):
-            try:
-                content = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"it is not JSON: {error}; write one graph per line") from None
-            if not isinstance(content, dict):
-                raise ValueError("it is not a node-link graph; expected an object with 'nodes'")
-            raw = _graph(content)
-        yield Record(where, str(number), raw, _targets(content))
-        count += 1
+        where, id = f"{name} line {number}", f"{prefix}{number}"
+        try:
+            graph, targets = _parse(line)
+        except UnicodeDecodeError as error:
+            yield Unreadable(where, id, not_utf8(error))
+        except ValueError as error:
+            yield Unreadable(where, id, str(error))
+        else:
+            yield Record(where, id, graph, targets)
+
+
+def _parse(line: bytes) -> tuple[RawGraph, dict[str, Target]]:
+    text = line.decode()
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON: {error}; write one graph per line") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not a node-link graph; expected an object with 'nodes'")
+    return _graph(content), _targets(content)
 
 
 def _graph(content: dict[str, Any]) -> RawGraph:

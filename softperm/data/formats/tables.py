@@ -11,10 +11,12 @@ from io import TextIOBase
 import numpy as np
 
 from softperm.data.canonical import RawGraph
-from softperm.data.molecules import raw_graph_from_smiles
-from softperm.errors import errors_about_graph
+from softperm.errors import GraphError
+from softperm.pyg import Data
 
 Target = int | float | str | None
+
+MAX_CELL_LINES = 1000  # a quoted cell with more lines is a quote that was never closed
 
 _MISSING = {"", "nan", "na", "n/a", "null", "none"}
 
@@ -26,47 +28,161 @@ class Record:
     Args:
         where: its place in the file, with which error messages begin: ``mols.csv line 12``.
         id: a name for people: its SMILES, its file, its line number.
-        raw: the graph as the file lists it.
-        targets: its values in the file, by name; None is a missing value.
+        graph: the SMILES, the graph as the file lists it, or a canonical graph.
+        targets: its values in the file, by name; None is a missing value. Those of a table are
+            the text of its cells, because the type of a column depends on all of them.
     """
 
     where: str
     id: str
-    raw: RawGraph
+    graph: str | RawGraph | Data
     targets: dict[str, Target] = field(default_factory=dict)
 
 
-def read_smiles_table(
-    stream: TextIOBase, name: str, smiles_column: str | None, target: Sequence[str] | None
-) -> Iterator[Record]:
-    """The molecules of a CSV or TSV file, in the order of its rows.
+@dataclass(frozen=True)
+class Unreadable:
+    """A row of a file that holds no graph.
 
     Args:
-        stream: the text, with a header line; cells separated by comma, semicolon or tab.
+        where: its place in the file.
+        id: a name for people, as far as it can be read.
+        problem: what was expected, what came, and what to do.
+    """
+
+    where: str
+    id: str
+    problem: str
+
+    def error(self, index: int) -> GraphError:
+        """The problem as an error about the graph at a position."""
+        return GraphError(index, self.problem, self.where)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The header of a table of molecules.
+
+    Args:
         name: the file's name in error messages.
-        smiles_column: the column of SMILES; by default the one named ``smiles``, in any case.
-        target: the columns to read as targets; None reads every column but the SMILES.
+        header: the names of the columns.
+        delimiter: separates cells.
+        smiles: position of the column of SMILES.
+        id: position of the column of names; by default that of the SMILES.
+    """
+
+    name: str
+    header: tuple[str, ...]
+    delimiter: str
+    smiles: int
+    id: int
+
+    @classmethod
+    def of(
+        cls, line: str, name: str, smiles_column: str | None = None, id_column: str | None = None
+    ) -> Table:
+        """The table with this first line.
+
+        Args:
+            line: the names of the columns, separated by comma, semicolon or tab.
+            name: the file's name in error messages.
+            smiles_column: the column of SMILES; by default the one named ``smiles``, in any case.
+            id_column: the column of names.
+
+        Raises:
+            ValueError: a column is missing, or appears twice.
+        """
+        header, delimiter = read_header(line, name)
+        smiles = find_smiles(header, smiles_column, name)
+        if id_column is not None and id_column not in header:
+            raise ValueError(
+                f"{name} has no column {id_column!r}; its columns are: {', '.join(header)}"
+            )
+        return cls(
+            name,
+            tuple(header),
+            delimiter,
+            header.index(smiles),
+            header.index(id_column or smiles),
+        )
+
+    def records(self, first: int, content: bytes) -> Iterator[Record | Unreadable]:
+        """The molecules of some lines, in their order.
+
+        Args:
+            first: number of the first line.
+            content: the lines.
+        """
+        for line, row in read_rows(self.header, self.delimiter, first, content):
+            where = f"{self.name} line {line}"
+            if isinstance(row, str):
+                yield Unreadable(where, f"line {line}", row)
+                continue
+            targets: dict[str, Target] = dict(zip(self.header, row, strict=True))
+            del targets[self.header[self.smiles]]
+            targets.pop(self.header[self.id], None)
+            yield Record(where, row[self.id].strip(), row[self.smiles].strip(), targets)
+
+
+def read_header(line: str, name: str) -> tuple[list[str], str]:
+    """The columns of a table, and which of comma, semicolon and tab separates them."""
+    if not line.strip():
+        raise ValueError(f"{name} has no header line; expected the names of its columns first")
+    delimiter = max(",;\t", key=line.count)
+    header = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+    twice = sorted({column for column in header if header.count(column) > 1})
+    if twice:
+        raise ValueError(f"{name}: column {twice[0]!r} appears twice; rename one of them")
+    return header, delimiter
+
+
+def read_rows(
+    header: Sequence[str], delimiter: str, first: int, content: bytes
+) -> Iterator[tuple[int, list[str] | str]]:
+    """The rows of a table with the number of their first line; blank lines are skipped.
+
+    Args:
+        header: the names of the columns.
+        delimiter: separates cells.
+        first: number of the first line.
+        content: whole lines in UTF-8.
 
     Returns:
-        Records, with the SMILES as ``id``.
-
-    Raises:
-        ValueError: a column is missing, a row has too few or too many cells, or a cell is not
-            SMILES; the message names the line.
+        For each row its cells, or the reason why it is none.
     """
-    header, rows = read_table(stream, name)
-    smiles_column = _find_smiles(header, smiles_column, name)
-    wanted = [column for column in header if column != smiles_column]
-    if target is not None:
-        check_targets(target, wanted, name)
-        wanted = list(target)
-    columns = {c: parse_cells([row[header.index(c)] for _, row in rows]) for c in wanted}
-    place = header.index(smiles_column)
-    for k, (line, row) in enumerate(rows):
-        where, smiles = f"{name} line {line}", row[place]
-        with errors_about_graph(k, where):
-            raw = raw_graph_from_smiles(smiles)
-        yield Record(where, smiles.strip(), raw, {c: values[k] for c, values in columns.items()})
+    lines, k = content.split(b"\n"), 0
+    while k < len(lines):
+        line, used = lines[k], 1
+        if line.strip():
+            row: list[str] | str
+            try:
+                if b'"' in line:
+                    row, used = _quoted_row(lines[k : k + MAX_CELL_LINES], delimiter)
+                else:
+                    row = line.decode().rstrip("\r").split(delimiter)
+            except UnicodeDecodeError as error:
+                row = not_utf8(error)
+            except csv.Error as error:
+                row = f"it is not a table row: {error}"
+            if not isinstance(row, str) and len(row) != len(header):
+                used = 1  # lines that a wrong quote joined are rows of their own
+                row = (
+                    f"it has {len(row)} cells, but the header names {len(header)} columns; quote "
+                    f"cells that contain {delimiter!r}"
+                )
+            yield first + k, row
+        k += used
+
+
+def _quoted_row(lines: list[bytes], delimiter: str) -> tuple[list[str], int]:
+    """The cells of a row with quotes, which may have several lines, and their number."""
+    text = (line.decode() + "\n" for line in lines)
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    return next(reader), reader.line_num
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """The problem of a line that is not text in UTF-8."""
+    return f"it is not text in UTF-8 ({error.reason}); convert the file first"
 
 
 def read_table(stream: TextIOBase, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -76,27 +192,12 @@ def read_table(stream: TextIOBase, name: str) -> tuple[list[str], list[tuple[int
         stream: the text; the header decides which of comma, semicolon and tab separates cells.
         name: the file's name in error messages.
     """
-    first = stream.readline()
-    if not first.strip():
-        raise ValueError(f"{name} has no header line; expected the names of its columns first")
-    delimiter = max(",;\t", key=first.count)
-    header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
-    twice = sorted({column for column in header if header.count(column) > 1})
-    if twice:
-        raise ValueError(f"{name}: column {twice[0]!r} appears twice; rename one of them")
-    rows, reader = [], csv.reader(stream, delimiter=delimiter, strict=True)
-    try:
-        for row in reader:
-            if not row or (len(row) == 1 < len(header) and not row[0].strip()):
-                continue
-            if len(row) != len(header):
-                raise ValueError(
-                    f"{name} line {reader.line_num + 1} has {len(row)} cells, but the header names "
-                    f"{len(header)} columns; quote cells that contain {delimiter!r}"
-                )
-            rows.append((reader.line_num + 1, row))
-    except csv.Error as error:
-        raise ValueError(f"{name} line {reader.line_num + 1} is not a table row: {error}") from None
+    header, delimiter = read_header(stream.readline(), name)
+    rows = []
+    for line, row in read_rows(header, delimiter, 2, stream.read().encode()):
+        if isinstance(row, str):
+            raise ValueError(f"{name} line {line}: {row}")
+        rows.append((line, row))
     return header, rows
 
 
@@ -177,7 +278,17 @@ def _as_float(value: int | float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _find_smiles(header: list[str], wanted: str | None, name: str) -> str:
+def find_smiles(header: Sequence[str], wanted: str | None, name: str) -> str:
+    """The name of the column of SMILES.
+
+    Args:
+        header: the names of all columns.
+        wanted: the column to use; by default the one named ``smiles``, in any case.
+        name: the file's name in error messages.
+
+    Raises:
+        ValueError: there is no such column, or there are several.
+    """
     if wanted is None:
         matches = [column for column in header if column.lower() == "smiles"]
     else:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from softperm.data.canonical import canonicalise
 from softperm.data.formats import read_graphs
 from softperm.data.formats.graphml import read_graphml
+from softperm.data.formats.tables import Unreadable
 from softperm.data.graphs import as_graph
 from softperm.errors import errors_about_graph
 
@@ -20,7 +21,9 @@ from softperm.errors import errors_about_graph
 def read(text: str):
     record = read_graphml(io.BytesIO(text.encode()), "a.graphml")
     with errors_about_graph(0, record.where):
-        return canonicalise(record.raw)[0], record.targets
+        if isinstance(record, Unreadable):
+            raise record.error(0)
+        return canonicalise(record.graph)[0], record.targets
 
 
 def text_of(graph: nx.Graph) -> str:

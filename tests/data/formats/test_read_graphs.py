@@ -205,8 +205,8 @@ def test_unknown_formats_are_answered_with_the_known_ones(tmp_path):
     write(tmp_path / "empty", {})
     with pytest.raises(ValueError, match="holds no graphs in a known format; expected one dataset"):
         read_graphs(tmp_path / "empty")
-    write(tmp_path / "two", {"a.csv": TABLE, "b.csv": TABLE})
-    with pytest.raises(ValueError, match="holds 2 tables; expected one dataset"):
+    write(tmp_path / "two", {"a.csv": TABLE, "b.jsonl": LINES})
+    with pytest.raises(ValueError, match="holds files of several formats; expected one dataset"):
         read_graphs(tmp_path / "two")
 
 
@@ -234,8 +234,11 @@ def test_damaged_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"not.csv.gz is damaged or cut short"):
         read_graphs(tmp_path / "not.csv.gz")
     (tmp_path / "latin.csv").write_bytes("smiles,name\nC,méthane\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin.csv is not text in UTF-8"):
+    with pytest.raises(ValueError, match=r"latin.csv line 2: it is not text in UTF-8"):
         read_graphs(tmp_path / "latin.csv")
+    (tmp_path / "wide.csv").write_bytes("smiles,name\nC,a\n".encode("utf-16"))
+    with pytest.raises(ValueError, match=r"wide.csv is not text in UTF-8"):
+        read_graphs(tmp_path / "wide.csv")
 
 
 def test_a_file_without_read_permission_is_named(tmp_path, monkeypatch):

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from softperm.data.formats import read_graphs
-from softperm.data.formats.tables import as_column, parse_cells, read_smiles_table, read_table
+from softperm.data.formats.tables import Table, Unreadable, as_column, parse_cells, read_table
 
 
-def read(text: str, smiles_column: str | None = None, target: list[str] | None = None) -> list:
-    return list(read_smiles_table(io.StringIO(text, newline=""), "t.csv", smiles_column, target))
+def read(text: str, smiles_column: str | None = None, id_column: str | None = None) -> list:
+    header, _, rows = text.partition("\n")
+    return list(Table.of(header, "t.csv", smiles_column, id_column).records(2, rows.encode()))
 
 
 @pytest.mark.parametrize("name", ["smiles", "SMILES", "Smiles", " smiles "])
@@ -19,21 +20,22 @@ def read(text: str, smiles_column: str | None = None, target: list[str] | None =
 def test_the_column_called_smiles_is_found_in_any_case_and_layout(name, delimiter):
     records = read(delimiter.join(["id", name, "y"]) + "\r\n" + delimiter.join("aC1") + "\r\n")
     assert [record.id for record in records] == ["C"]
-    assert records[0].targets == {"id": "a", "y": 1}
+    assert records[0].targets == {"id": "a", "y": "1"}
 
 
 def test_another_column_may_be_named():
     assert [r.id for r in read("mol,smiles\nCC,not this\n", smiles_column="mol")] == ["CC"]
 
 
-def test_only_wanted_targets_are_read():
-    assert read("smiles,a,b\nC,1,2\n", target=["b"])[0].targets == {"b": 2}
+def test_a_column_of_names_may_be_named():
+    (record,) = read("smiles,key,y\nC,m7,2\n", id_column="key")
+    assert (record.id, record.graph, record.targets) == ("m7", "C", {"y": "2"})
 
 
 def test_quoted_cells_and_blank_lines_are_as_in_every_csv():
     records = read('smiles,name\nC,"methane, plain"\n  \nCC,"two\nlines"\nCCC,x\n')
     assert [record.targets["name"] for record in records] == ["methane, plain", "two\nlines", "x"]
-    assert [record.where for record in records] == ["t.csv line 2", "t.csv line 5", "t.csv line 6"]
+    assert [record.where for record in records] == ["t.csv line 2", "t.csv line 4", "t.csv line 6"]
 
 
 @pytest.mark.parametrize(
@@ -72,27 +74,34 @@ BAD = {
     "empty file": ("", "t.csv has no header line"),
     "short row": (
         "smiles,y\nC,1\nCC\n",
-        "t.csv line 3 has 1 cells, but the header names 2 columns",
+        "t.csv line 3: it has 1 cells, but the header names 2 columns",
     ),
-    "long row": ("smiles,y\nC,1,2\n", "t.csv line 2 has 3 cells"),
-    "open quote": ('smiles,y\nC,1\nCC,"2\n', "t.csv line 3 is not a table row"),
+    "long row": ("smiles,y\nC,1,2\n", "t.csv line 2: it has 3 cells"),
+    "open quote": ('smiles,y\nC,1\nCC,"2\n', "t.csv line 3: it is not a table row"),
     "not SMILES": ("smiles,y\nC,1\nhello,0\n", "t.csv line 3: 'hello' is not valid SMILES"),
     "empty cell": ("smiles,y\nC,1\n,0\n", "t.csv line 3: '' is not valid SMILES"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_table_is_named_with_its_line(case):
+def test_a_bad_table_is_named_with_its_line(case, tmp_path):
     text, message = BAD[case]
+    (tmp_path / "t.csv").write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
-        read(text)
+        read_graphs(tmp_path / "t.csv")
+
+
+def test_a_quote_that_is_never_closed_costs_its_own_line():
+    records = read('smiles,y\nC,1\nCC,"2\nCCC,3\nCCCC,"4"\nCO,"two\nlines"\n')
+    assert [isinstance(record, Unreadable) for record in records] == [False, True, *[False] * 3]
+    assert [record.where[-6:] for record in records] == [f"line {n}" for n in (2, 3, 4, 5, 6)]
 
 
 def test_an_error_about_a_missing_column_lists_the_columns():
     with pytest.raises(ValueError, match="column 'mol' of SMILES, found the columns smiles, y"):
         read("smiles,y\nC,1\n", smiles_column="mol")
-    with pytest.raises(ValueError, match=r"t.csv has no target 'z'; its targets are: y"):
-        read("smiles,y\nC,1\n", target=["z"])
+    with pytest.raises(ValueError, match=r"t.csv has no column 'z'; its columns are: smiles, y"):
+        read("smiles,y\nC,1\n", id_column="z")
 
 
 def test_a_table_of_no_molecules_holds_no_graphs(tmp_path):
@@ -101,9 +110,10 @@ def test_a_table_of_no_molecules_holds_no_graphs(tmp_path):
         read_graphs(tmp_path / "t.csv")
 
 
-def test_a_blank_cell_of_the_only_column_is_a_row():
+def test_a_blank_cell_of_the_only_column_is_a_row(tmp_path):
+    (tmp_path / "t.csv").write_text('smiles\nCC\n""\nCCO\n')
     with pytest.raises(ValueError, match=r"t.csv line 3: '' is not valid SMILES"):
-        read('smiles\nCC\n""\nCCO\n')
+        read_graphs(tmp_path / "t.csv")
 
 
 def test_rows_know_their_lines():

@@ -1,0 +1,292 @@
+"""Files of graphs as shards: consecutive rows, cut by one process and parsed by others.
+
+Only :func:`read_shards` touches the file. It reads the text of one shard at a time, so memory does
+not grow with the file; :attr:`Shard.read` parses that text, in any process.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import BufferedIOBase, BufferedReader
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from softperm.data.archive import Archive
+from softperm.data.canonical import Removed, canonicalise
+from softperm.data.formats.graphml import read_graphml, read_graphml_folder
+from softperm.data.formats.json_lines import json_records
+from softperm.data.formats.parquet import check_parquet, parquet_batches
+from softperm.data.formats.tables import MAX_CELL_LINES, Record, Table, Unreadable
+from softperm.data.formats.tu import read_tu_graphs
+from softperm.data.molecules import raw_graph_from_smiles
+from softperm.errors import GraphError
+from softperm.parallel import batches
+from softperm.pyg import Data
+
+ROWS = 1 << 14  # rows of a shard
+BYTES = 1 << 24  # text after which a shard ends, however few its rows
+MAX_LINE = 1 << 26  # bytes of a line
+
+_TABLES, _LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
+_KNOWN = (
+    "a folder or zip in TUDataset's format, a CSV or TSV table with a SMILES column, JSON Lines "
+    "(.jsonl) of node-link graphs, Parquet with SMILES or edge lists, a folder of files of one of "
+    "these formats, a folder of GraphML files (tables and JSON Lines may be compressed: .gz, .xz, "
+    ".bz2, .zst; all of them may be inside a .zip)"
+)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive rows of a file.
+
+    Args:
+        number: position among all shards.
+        read: parses the rows, in order.
+        share: of the whole file, up to the end of this shard.
+        cells: whether targets are the text of cells; see :class:`Record`.
+        class_targets: targets that are classes by the format's definition, whatever their values.
+    """
+
+    number: int
+    read: Callable[[], Iterator[Record | Unreadable]]
+    share: float
+    cells: bool = False
+    class_targets: tuple[str, ...] = ()
+
+
+def read_shards(
+    path: str | Path,
+    *,
+    smiles_column: str | None = None,
+    id_column: str | None = None,
+    symmetrise: bool = False,
+    rows: int = ROWS,
+) -> Generator[Shard]:
+    """The rows of a file or folder, some at a time.
+
+    Tables, JSON Lines and Parquet are read as they are needed. Files in TUDataset's format are read
+    as a whole first, because the edges of a graph may be anywhere in them.
+
+    Args:
+        path: what :func:`softperm.data.formats.read_graphs` reads.
+        smiles_column: the column of SMILES; by default ``smiles``, in any case.
+        id_column: the column of names in a table or Parquet file; by default that of the SMILES.
+        symmetrise: whether to treat directed edges of TUDataset files as undirected.
+        rows: number of lines or rows in a shard.
+
+    Yields:
+        Shards. Where one ends depends on the file and on ``rows`` alone.
+
+    Raises:
+        ValueError: the file cannot be used; the message names the file and the remedy.
+    """
+    path = Path(path)
+    columns = {"smiles_column": smiles_column, "id_column": id_column}
+    with _file_errors(path), ExitStack() as stack:
+        if path.is_dir() or path.suffix.lower() == ".zip":
+            source = stack.enter_context(Archive(path))
+        else:
+            path.stat()  # a missing file has no format
+            source = _OneFile(path)
+        if any(name.endswith("_A.txt") for name in source.names):
+            parts = _tu_parts(path, symmetrise, rows)
+        else:
+            parts = _parts(source, path, columns, rows)
+        for number, (content, share, options) in enumerate(parts):
+            yield Shard(number, content, share, **options)
+
+
+def canonical_graph(record: Record, symmetrise: bool) -> tuple[Data, Removed]:
+    """The canonical graph of a record, and the counts of removed edges.
+
+    Raises:
+        ValueError: the graph cannot be used.
+    """
+    graph = record.graph
+    if isinstance(graph, Data):
+        return graph, Removed(0, 0)
+    raw = raw_graph_from_smiles(graph) if isinstance(graph, str) else graph
+    return canonicalise(raw, symmetrise)
+
+
+Part = tuple[Callable[[], Iterator[Record | Unreadable]], float, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _OneFile:
+    """A single file, with the interface of an archive."""
+
+    path: Path
+
+    @property
+    def names(self) -> list[str]:
+        return [self.path.name]
+
+    def open(self, name: str) -> BufferedIOBase:
+        return self.path.open("rb")
+
+    def size(self, name: str) -> int:
+        return self.path.stat().st_size
+
+
+def _tu_parts(path: Path, symmetrise: bool, rows: int) -> Iterator[Part]:
+    _, graphs, targets = read_tu_graphs(path, symmetrise)
+    columns = {name: values.tolist() for name, values in targets.items()}
+    for ids in batches(range(len(graphs)), rows):
+        records = [
+            Record(f"graph {i}", str(i), graphs[i], {name: c[i] for name, c in columns.items()})
+            for i in ids
+        ]
+        share = (ids[-1] + 1) / len(graphs)
+        yield partial(iter, records), share, {"class_targets": ("graph_label", "target")}
+
+
+def _parts(
+    source: Archive | _OneFile, path: Path, columns: dict[str, Any], rows: int
+) -> Iterator[Part]:
+    """The parts of all files of a source, one file after the other in the order of their names."""
+    graphml = [name for name in source.names if _format(name) == ".graphml"]
+    if graphml and isinstance(source, Archive):
+        beside = source.find("targets.csv")
+        table = None
+        if beside is not None:
+            with source.open(beside) as stream:
+                table = io.StringIO(stream.read().decode("utf-8-sig"), newline="")
+        records = read_graphml_folder(graphml, source.open, table)
+        for done, some in enumerate(batches(records, rows), start=1):
+            yield partial(iter, some), min(1.0, done * rows / len(graphml)), {}
+        return
+    if graphml:
+        with source.open(graphml[0]) as stream:
+            yield partial(iter, [read_graphml(stream, graphml[0])]), 1.0, {}
+        return
+    names = [n for n in sorted(source.names) if _format(n) in (*_TABLES, *_LINES, ".parquet")]
+    kinds = {"table" if _format(name) in _TABLES else _format(name) for name in names}
+    if isinstance(source, _OneFile) and not names:
+        raise ValueError(f"{path} is not in a known format; expected {_KNOWN}")
+    if len(kinds) != 1:
+        content = "files of several formats" if kinds else "no graphs in a known format"
+        raise ValueError(f"{path} holds {content}; expected one dataset: {_KNOWN}")
+    total, before, header = sum(map(source.size, names)) or 1, 0, None
+    for name in names:
+        with ExitStack() as files:
+            raw = files.enter_context(source.open(name))
+            if kinds == {".parquet"}:
+                parts = parquet_batches(raw, name, rows, **columns)
+                options = {}
+            else:
+                stream = _decompress(raw, name, files)
+                options = {"cells": kinds == {"table"}}
+                if kinds == {"table"}:
+                    first = stream.readline(MAX_LINE).decode("utf-8-sig")
+                    table = Table.of(first, name, **columns)
+                    if header is not None and table.header != header:
+                        raise ValueError(
+                            f"{path}: {name} has the columns {', '.join(table.header)}, but "
+                            f"{names[0]} has {', '.join(header)}; give all files the same columns"
+                        )
+                    header, read, at = table.header, table.records, 2
+                else:
+                    prefix = f"{name}:" if len(names) > 1 else ""
+                    read, at = partial(json_records, name, prefix), 1
+                parts = _cut(stream, name, read, at, rows, quotes=kinds == {"table"})
+            for part in parts:
+                position = before + (raw.tell() if not raw.closed else source.size(name))
+                yield part, min(1.0, position / total), options
+        before += source.size(name)
+
+
+def _cut(
+    stream: BufferedIOBase,
+    name: str,
+    read: Callable[[int, bytes], Iterator[Record | Unreadable]],
+    first: int,
+    rows: int,
+    quotes: bool,
+) -> Iterator[Callable[[], Iterator[Record | Unreadable]]]:
+    """Cuts a text after so many lines, but not within a quoted cell of a table."""
+    lines: list[bytes] = []
+    size = opened = 0
+    for line in iter(partial(stream.readline, MAX_LINE + 1), b""):
+        if len(line) > MAX_LINE:
+            raise ValueError(
+                f"{name} line {first + len(lines)} is longer than {MAX_LINE >> 20} MB; expected "
+                "one graph per line"
+            )
+        if not lines and first == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        lines.append(line)
+        size += len(line)
+        if quotes and b'"' in line and line.count(b'"') % 2:
+            opened = 0 if opened else len(lines)
+        if (len(lines) >= rows or size >= BYTES) and not (
+            opened and len(lines) - opened < MAX_CELL_LINES
+        ):
+            yield partial(read, first, b"".join(lines))
+            first += len(lines)
+            lines, size, opened = [], 0, 0
+    if lines:
+        yield partial(read, first, b"".join(lines))
+
+
+def _decompress(stream: BufferedIOBase, name: str, stack: ExitStack) -> BufferedIOBase:
+    """The stream, decompressed if the name has the ending of a compression."""
+    opened = _DECOMPRESS.get(PurePosixPath(name).suffix.lower())
+    return stream if opened is None else stack.enter_context(opened(stream))
+
+
+def _open_zstd(stream: BufferedIOBase) -> BufferedIOBase:
+    check_parquet("reading .zst files", "or compress them with gzip")
+    import pyarrow
+
+    return cast(BufferedIOBase, BufferedReader(pyarrow.CompressedInputStream(stream, "zstd")))
+
+
+_DECOMPRESS: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+    ".zst": _open_zstd,
+}
+
+
+def _format(name: str) -> str:
+    """The ending of a file's name that tells its format, without that of a compression."""
+    path = PurePosixPath(name.lower())
+    return path.with_suffix("").suffix if path.suffix in _DECOMPRESS else path.suffix
+
+
+def stem(path: Path) -> str:
+    """The name of a file without the endings of format and compression."""
+    whole = path.resolve()
+    if whole.is_dir():
+        return whole.name
+    return Path(whole.stem).stem if whole.suffix.lower() in _DECOMPRESS else whole.stem
+
+
+@contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Turns errors of reading a file into a ``ValueError`` that names it and the remedy."""
+    try:
+        yield
+    except GraphError:
+        raise
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error}; convert it first") from None
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is damaged or cut short ({error}); fetch it again") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(
+            f"{path} cannot be read: {reason}; check its name and permissions"
+        ) from error
