@@ -113,7 +113,9 @@ finally:
     assert not heavy, f"imported: {{heavy}}"
 """
 HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "sklearn", "numba", "matplotlib", "networkx"}
-COMMANDS = ["train", "predict", "embed", "distance", "evaluate", "report", "study", "data"]
+COMMANDS = [
+    "train", "predict", "embed", "explain", "distance", "evaluate", "report", "study", "data",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

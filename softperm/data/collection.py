@@ -104,6 +104,19 @@ class Collection:
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()}
         return replace(self, **moved)
 
+    def select(self, index: Int[Tensor, " b"]) -> Collection:
+        """The collection of the chosen graphs, in the given order."""
+        vertices, ptr = _spans(self.ptr, index.to(self.ptr.device), None)
+        edges, edge_ptr = _spans(self.edge_ptr, index.to(self.ptr.device), None)
+        rows = {
+            name: value[edges if name.startswith("edge") else vertices]
+            for name in ("structure", "label", "x", "edge_label", "edge_attr", "edge_weight")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(
+            self, ptr=ptr, edge_ptr=edge_ptr, edge_index=self.edge_index[:, edges], **rows
+        )
+
     def batch(self, index: Int[Tensor, " b"], totals: tuple[int, int] | None = None) -> GraphBatch:
         """The chosen graphs as one PyG batch, ready for the model.
 

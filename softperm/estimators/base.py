@@ -8,6 +8,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +26,7 @@ from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
 from softperm.estimators.settings import check_settings, choose, parameters
-from softperm.nn.attribution import Explainer, Explanation
+from softperm.nn.attribution import Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
@@ -228,10 +229,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def explain(
         self,
-        graphs: Sequence[Any],
+        graphs: Sequence[Any] | Collection,
         *,
         through_network: bool = False,
         reference: Sequence[Any] | None = None,
+        probabilities: bool = False,
         tolerance: float = 2e-5,
     ) -> list[Explanation]:
         """The contributions of vertices, edges and attributes to each output of each graph.
@@ -240,12 +242,17 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         predicted numbers in the units of the targets. Contributions of a graph sum to the
         difference of its outputs from those of the empty graph, whose aligned matrices are zero.
 
+        An ensemble is explained by the means of its networks' contributions. They sum to its
+        prediction for numbers and for probabilities; the mean of logits is not the logit of the
+        mean probability. ``explains`` of an explanation says what its outputs are.
+
         Args:
             graphs: as for ``predict``.
             through_network: let the soft permutation depend on the features of vertices, in place
                 of holding it fixed; see :class:`softperm.nn.attribution.Explainer`.
             reference: graphs whose mean aligned matrices are the baseline in place of the empty
                 graph.
+            probabilities: explain probabilities of classes or answers in place of logits.
             tolerance: largest error of the sums, relative to the largest difference.
         """
         return list(
@@ -253,6 +260,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 graphs,
                 through_network=through_network,
                 reference=reference,
+                probabilities=probabilities,
                 tolerance=tolerance,
             )
         )
@@ -264,29 +272,37 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         index: Sequence[int] | None = None,
         through_network: bool = False,
         reference: Sequence[Any] | None = None,
+        probabilities: bool = False,
         tolerance: float = 2e-5,
     ) -> Iterator[Explanation]:
         """The results of :meth:`explain` one after the other, for the graphs at ``index``."""
         collection = self._encode(graphs)
-        if len(self.models_) > 1:
-            raise ValueError(
-                f"this estimator averages {len(self.models_)} networks; explanations are those of "
-                "one network: fit one without an ensemble"
+        others = None if reference is None else self._encode(reference)
+        decode = partial(self._explained, probabilities=probabilities)
+        explainers = [
+            Explainer(
+                model,
+                decode,
+                None if others is None else _mean_aligned(model, others),
+                through_network,
+                tolerance,
             )
-        start = None
-        if reference is not None:
-            others = self._encode(reference)
-            explainer = Explainer(self.model_)
-            parts = [explainer.aligned(others.batch(i)) for i in torch.arange(len(others)).split(1)]
-            start = [torch.cat(matrices).mean(0) for matrices in zip(*parts, strict=True)]
-        explainer = Explainer(self.model_, self._explained, start, through_network, tolerance)
+            for model in self.models_
+        ]
         names = self._explanation_names()
+        words = self._explained_words(probabilities)
         for i in range(len(collection)) if index is None else index:
-            yield replace(explainer(collection.batch(torch.tensor([i]))), **names)
+            batch = collection.batch(torch.tensor([i]))
+            explanations = [explainer(batch) for explainer in explainers]
+            yield replace(mean_explanation(explanations), **names, explains=words)
 
-    def _explained(self, outputs: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """The outputs in the form in which they are explained."""
-        return outputs
+    def _explained(self, outputs: Float[Tensor, "B C"], probabilities: bool) -> Tensor:
+        """The outputs (B, C) of a network in the form in which they are explained."""
+        raise NotImplementedError
+
+    def _explained_words(self, probabilities: bool) -> str:
+        """What an explanation explains."""
+        raise NotImplementedError
 
     def _output_names(self) -> Sequence[object]:
         """A name for each output."""
@@ -299,23 +315,21 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         outputs = self._output_names()
         if len(outputs) != config.outputs:
             outputs = range(config.outputs)
-        names = []
-        for prefix, labels, size, embedded in (
-            ("", vocabulary.labels, config.attribute_size, config.label_sizes),
-            ("edge_", vocabulary.edge_labels, config.edge_attribute_size, config.edge_label_sizes),
-        ):
-            columns = [(f"{prefix}label", c) for c in range(len(embedded))]
-            columns += _channels(prefix, () if embedded else labels, size, False)
-            names.append(tuple(f"{kind} {name}" for kind, name in columns))
+        vertex, edge = self._vertex_channels(config), []
+        if config.label_sizes:  # the vectors of a label have one contribution
+            columns = [("label", c) for c in range(len(config.label_sizes))]
+            vertex = columns + vertex[config.embedding_size :]
+        if config.edge_label_sizes:
+            edge = [("edge_label", c) for c in range(len(config.edge_label_sizes))]
+        labels = () if config.edge_label_sizes else vocabulary.edge_labels
+        edge += _channels("edge_", labels, config.edge_attribute_size, False)
         if config.encodes != "none":
-            names[0] += ("encoded",)
-        features = ("degree", "triangles")
-        structure = features if config.structure_size == len(features) else ()
+            vertex.append(("encoded", "vertex"))
         return {
             "output_names": tuple(map(str, outputs)),
-            "attribute_names": names[0],
-            "edge_attribute_names": names[1],
-            "structure_names": structure,
+            "attribute_names": tuple(f"{kind} {name}" for kind, name in vertex),
+            "edge_attribute_names": tuple(f"{kind} {name}" for kind, name in edge),
+            "structure_names": self.features_.settings.names,
         }
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -498,17 +512,19 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         The collection has degree and triangles as its structure; the model's own features and
         colours are added here.
         """
+        config, collection = self.model_.config, self.features_.extend(self.collect(graphs))
+        return replace(collection, codes=config is not None and config.embeds_labels)
+
+    def collect(self, graphs: Sequence[Any] | Collection) -> Collection:
+        """Graphs encoded by the vocabulary of the training graphs, without the model's features."""
         self._check_fitted()
         if isinstance(graphs, Collection):
-            collection = graphs
-        elif self.molecules_ is not None:
+            return graphs
+        if self.molecules_ is not None:
             from softperm.training.sources import encode_molecules
 
-            collection = encode_molecules(self.molecules_, list(graphs))
-        else:
-            collection = self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
-        config, collection = self.model_.config, self.features_.extend(collection)
-        return replace(collection, codes=config is not None and config.embeds_labels)
+            return encode_molecules(self.molecules_, list(graphs))
+        return self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
 
     def _batches(self, collection: Collection) -> Iterator[GraphBatch]:
         device = next(self.model_.parameters()).device
@@ -658,6 +674,13 @@ def _fit_many(
             f"{settings.learning_rate}) or scale the attributes"
         )
     return results[0]
+
+
+def _mean_aligned(model: PiGNN, graphs: Collection) -> list[Float[Tensor, "P ..."]]:
+    """The means of the aligned matrices of some graphs."""
+    explainer = Explainer(model)
+    parts = [explainer.aligned(graphs.batch(i)) for i in torch.arange(len(graphs)).split(1)]
+    return [torch.cat(matrices).mean(0) for matrices in zip(*parts, strict=True)]
 
 
 @torch.no_grad()

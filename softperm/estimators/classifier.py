@@ -62,11 +62,19 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
             return self.task_.score(outputs, self._encode_targets(y, len(outputs)))
         return super().score(graphs, y, sample_weight)
 
-    def _explained(self, outputs: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+    def _explained(self, outputs: Float[Tensor, "B C"], probabilities: bool) -> Tensor:
         """Only differences of the logits of classes matter; answers have logits of their own."""
         if isinstance(self.task_, MultiLabel):
-            return outputs
-        return outputs - outputs.mean(1, keepdim=True)
+            return outputs.sigmoid() if probabilities else outputs
+        return outputs.softmax(1) if probabilities else outputs - outputs.mean(1, keepdim=True)
+
+    def _explained_words(self, probabilities: bool) -> str:
+        several = len(self.models_) > 1
+        each = "answers" if isinstance(self.task_, MultiLabel) else "classes"
+        if probabilities:
+            return f"probabilities of {each}" + " (means of the networks)" * several
+        mean = "means of the networks' " if several else ""
+        return f"{mean}logits of {each}" + ", centred" * (each == "classes")
 
     def _output_names(self) -> Sequence[object]:
         return self.target_names_ if self._labels is not None else self.classes_.tolist()

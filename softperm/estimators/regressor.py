@@ -42,9 +42,14 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
         predicted = self.predict(graphs).reshape(known.shape)
         return r_squared(known, predicted, sample_weight)
 
-    def _explained(self, outputs: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    def _explained(self, outputs: Float[Tensor, "B T"], probabilities: bool) -> Tensor:
         assert isinstance(self.task_, Regression)
+        if probabilities:
+            raise ValueError("a regression has no probabilities: leave out probabilities")
         return self.task_.decode(outputs)
+
+    def _explained_words(self, probabilities: bool) -> str:
+        return "predicted numbers"
 
     def _read_targets(self, y: Any, count: int) -> Tensor:
         self._shape = target_array(y, count).shape[1:]  # (), or (T,)

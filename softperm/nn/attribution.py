@@ -21,7 +21,7 @@ import copy
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import cast
 
@@ -97,6 +97,7 @@ class Explanation:
         attribute_names: a name for each attribute of a vertex.
         edge_attribute_names: a name for each attribute of an edge.
         structure_names: a name for each structural feature.
+        explains: what the outputs are, in words.
     """
 
     outputs: Float[np.ndarray, " C"]
@@ -111,6 +112,7 @@ class Explanation:
     attribute_names: tuple[str, ...] = field(default=(), compare=False)
     edge_attribute_names: tuple[str, ...] = field(default=(), compare=False)
     structure_names: tuple[str, ...] = field(default=(), compare=False)
+    explains: str = field(default="", compare=False)
 
     @property
     def vertices(self) -> Float[np.ndarray, "N C"]:
@@ -129,6 +131,17 @@ class Explanation:
         for end in self.edge_index:
             np.add.at(totals, end, self.edges / 2)
         return totals
+
+    @property
+    def edge_totals(self) -> Float[np.ndarray, "E C"]:
+        """Contribution of each edge, with those of its vertices shared out among their edges.
+
+        The contribution of a vertex of degree k is divided equally among its k edges; that of a
+        vertex without edges is left out.
+        """
+        degree = np.bincount(self.edge_index.ravel(), minlength=len(self.attributes))
+        shares = self.vertices / np.maximum(degree, 1)[:, None]  # (N, C)
+        return self.edges + shares[self.edge_index[0]] + shares[self.edge_index[1]]
 
     @property
     def relative_error(self) -> float:
@@ -157,6 +170,21 @@ class Explanation:
             if values[i, k].any()
             for c in range(len(self.outputs))
         ]
+
+
+def mean_explanation(explanations: Sequence[Explanation]) -> Explanation:
+    """The explanation of the mean outputs of several networks, for one graph.
+
+    Means of contributions add up to the mean of the outputs' differences from their baselines.
+    """
+    first = explanations[0]
+    numbers = [
+        each.name
+        for each in fields(Explanation)
+        if each.compare and each.name != "edge_index"  # the same edges in each of them
+    ]
+    means = {n: np.mean([getattr(each, n) for each in explanations], axis=0) for n in numbers}
+    return replace(first, **means)
 
 
 class Explainer:

@@ -1,0 +1,264 @@
+"""``softperm explain``: the vertices, edges and attributes that a model's predictions rest on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softperm.cli.console import called, give, lines, names_in, ready_file, ready_folder, say
+from softperm.cli.inputs import (
+    DataRoot,
+    Device,
+    Input,
+    Json,
+    Run,
+    SmilesColumn,
+    Source,
+    Symmetrise,
+    load_model,
+    read_for,
+)
+
+if TYPE_CHECKING:
+    from softperm.data.collection import Collection
+    from softperm.estimators.base import PiGNNEstimator
+    from softperm.nn.attribution import Explanation
+
+PICTURED = 50  # pictures without --graphs
+
+
+def explain(
+    run: Run,
+    data: Source,
+    out: Annotated[
+        Path, typer.Option(help="Table to write: .csv, or .jsonl with one graph a line.")
+    ] = Path("explanations.csv"),
+    graphs: Annotated[
+        str | None, typer.Option(help="IDs of the graphs to explain, with commas; all of them.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Class or target to explain; all of them in the table.")
+    ] = None,
+    through_network: Annotated[
+        bool, typer.Option(help="Let the soft permutation depend on the features of vertices.")
+    ] = False,
+    probabilities: Annotated[
+        bool, typer.Option(help="Explain probabilities in place of logits.")
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest relative error of the sums of contributions.")
+    ] = 2e-5,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Folder of pictures to write, one for each graph.")
+    ] = None,
+    deletion: Annotated[
+        Path | None, typer.Option(help="CSV file of deletion curves to write.")
+    ] = None,
+    device: Device = "auto",
+    smiles_column: SmilesColumn = None,
+    symmetrise: Symmetrise = False,
+    data_root: DataRoot = None,
+    as_json: Json = False,
+) -> None:
+    """Explain each prediction by the contributions of vertices, edges and attributes.
+
+    The contributions of a graph add up to its output minus that of the empty graph. Pictures shade
+    vertices and edges by their contribution to --output, by default the predicted class. Deletion
+    curves show how the output falls when the largest contributions are removed first.
+    """
+    from softperm.progress import progress_bars
+
+    writers = {".csv": _write_csv, ".jsonl": _write_json}
+    if out.suffix not in writers:
+        raise ValueError(f"--out must end in .csv or .jsonl; got {out}")
+    for path in (out, deletion):
+        if path is not None:
+            ready_file(path)
+    if pictures is not None:
+        ready_folder(pictures)
+    with lines(), progress_bars() as report:
+        estimator = load_model(run, device)
+        source = read_for(estimator, data, data_root, smiles_column, symmetrise)
+        index = _chosen(source.ids, graphs)
+        with called(source.ids):
+            collection = estimator.collect(source.graphs)
+        explanations = estimator.iterate_explanations(
+            collection, index=index, through_network=through_network,
+            probabilities=probabilities, tolerance=tolerance,
+        )  # fmt: skip
+        number = _output_number(estimator, output)
+        gains, words, error = [], "", 0.0
+        with _appearing(out) as table, _appearing(deletion) as curves:
+            write = writers[out.suffix](table, number)
+            write_curve = _write_curves(curves)
+            for done, (i, explanation) in enumerate(zip(index, explanations, strict=True)):
+                report("explaining", done, len(index))
+                name = source.ids[i]
+                write(name, explanation)
+                words, error = explanation.explains, max(error, explanation.relative_error)
+                if deletion is not None:
+                    gains.append(write_curve(name, estimator, collection, i, explanation, number))
+                if pictures is not None and (graphs is not None or done < PICTURED):
+                    stem = f"{done:04d}-{_file_name(name)}"
+                    _draw(pictures / stem, estimator, source, i, explanation, number)
+        report("explaining", len(index), len(index))
+    if pictures is not None and graphs is None and len(index) > PICTURED:
+        say(f"drew the first {PICTURED} graphs; name others with --graphs")
+    result: dict[str, Any] = {"graphs": len(index), "explains": words, "largest_error": error}
+    if gains:
+        result["mean_deletion_gain"] = sum(gains) / len(gains)
+    give({**result, "explanations": str(out)}, as_json)
+
+
+def _chosen(ids: Sequence[str], graphs: str | None) -> list[int]:
+    """The places of the graphs with the given IDs."""
+    if graphs is None:
+        return list(range(len(ids)))
+    places = {name: i for i, name in enumerate(ids)}
+    names = names_in(graphs)
+    if unknown := [name for name in names if name not in places]:
+        raise ValueError(f"--graphs: there is no graph {unknown[0]!r}; the first is {ids[0]!r}")
+    return [places[name] for name in names]
+
+
+def _output_number(estimator: PiGNNEstimator, output: str | None) -> int | None:
+    if output is None:
+        return None
+    names = estimator._explanation_names()["output_names"]
+    if output not in names:
+        raise ValueError(f"--output: there is no {output!r}; choose one of {', '.join(names)}")
+    return names.index(output)
+
+
+@contextmanager
+def _appearing(path: Path | None) -> Iterator[Any]:
+    """A file that is written bit by bit and appears when it is whole."""
+    from softperm.files import disk_errors, put_in_place
+
+    if path is None:
+        yield None
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with disk_errors(path), beside.open("w", newline="", encoding="utf-8") as stream:
+            yield stream
+        put_in_place(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write_csv(stream: Any, output: int | None) -> Callable[[str, Explanation], None]:
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["graph", "kind", "u", "v", "attribute", "output", "contribution"])
+
+    def write(name: str, explanation: Explanation) -> None:
+        chosen = None if output is None else explanation.output_names[output]
+        for row in explanation.table():
+            if chosen is None or row.output == chosen:
+                v = "" if row.v is None else row.v
+                writer.writerow(
+                    [name, row.kind, row.u, v, row.attribute, row.output, row.contribution]
+                )
+
+    return write
+
+
+def _write_json(stream: Any, output: int | None) -> Callable[[str, Explanation], None]:
+    def write(name: str, explanation: Explanation) -> None:
+        outputs = range(len(explanation.outputs)) if output is None else [output]
+        content = {
+            "graph": name,
+            "explains": explanation.explains,
+            "edges": explanation.edge_index.T.tolist(),
+            "outputs": [
+                {
+                    "name": explanation.output_names[c],
+                    "output": float(explanation.outputs[c]),
+                    "baseline": float(explanation.baseline[c]),
+                    "vertex_contributions": explanation.vertices[:, c].tolist(),
+                    "edge_contributions": explanation.edges[:, c].tolist(),
+                }
+                for c in outputs
+            ],
+        }
+        stream.write(json.dumps(content, allow_nan=False) + "\n")
+
+    return write
+
+
+def _write_curves(stream: Any) -> Callable[..., float]:
+    """A function that computes and writes the deletion curve of a graph, and returns its gain."""
+    writer = None if stream is None else csv.writer(stream, lineterminator="\n")
+    columns = ("removed", "largest_first", "smallest_first", "random")
+    if writer is not None:
+        writer.writerow(["graph", "output", *columns])
+
+    def write(
+        name: str,
+        estimator: PiGNNEstimator,
+        collection: Collection,
+        i: int,
+        explanation: Explanation,
+        output: int | None,
+    ) -> float:
+        import torch
+
+        from softperm.explain import deletion_curve
+
+        assert writer is not None
+        graph = collection.select(torch.tensor([i]))
+        curve = deletion_curve(estimator, graph, explanation, output=output)
+        shown = explanation.output_names[curve.output]
+        points = zip(*(getattr(curve, column).tolist() for column in columns), strict=True)
+        writer.writerows([name, shown, *point] for point in points)
+        return curve.gain
+
+    return write
+
+
+def _draw(
+    path: Path,
+    estimator: PiGNNEstimator,
+    source: Input,
+    i: int,
+    explanation: Explanation,
+    output: int | None,
+) -> None:
+    """Writes the picture of a molecule as SVG, if the graph's name is its SMILES; else a PNG."""
+    from softperm.data.collection import Collection
+    from softperm.explain import draw_explanation, draw_molecule
+    from softperm.explore.plots import save
+    from softperm.files import write_atomically
+    from softperm.pyg import Data
+
+    name = source.ids[i]
+    graph = Data() if isinstance(source.graphs, Collection) else source.graphs[i]
+    if _is_molecule(name, graph):
+        picture = draw_molecule(name, explanation, output)
+        write_atomically(path.with_name(f"{path.name}.svg"), picture)
+        return
+    save(draw_explanation(graph, explanation, output, name), path)
+
+
+def _is_molecule(name: str, graph: Any) -> bool:
+    """Whether a graph's name is the SMILES of which its vertices are the heavy atoms."""
+    from softperm.data.molecules import parse_smiles
+
+    try:
+        atoms = [atom.GetSymbol() for atom in parse_smiles(name).GetAtoms()]
+    except (ImportError, ValueError):
+        return False
+    return isinstance(graph, str) or graph.get("label") == atoms
+
+
+def _file_name(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:40]
