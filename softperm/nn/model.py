@@ -229,12 +229,32 @@ def rebuild(values: Any, tensors: Mapping[str, Tensor], place: str) -> PiGNN:
         FolderError: they do not belong together.
     """
     try:
-        model = build(ModelConfig.from_dict(values), seed=0)
+        config = ModelConfig.from_dict(values)
+        _check_shapes(config, tensors)
+        model = build(config, seed=0)
         model.load_state_dict(dict(tensors))
     except (TypeError, ValueError, RuntimeError) as problem:
-        detail = " ".join(str(problem).split())
+        detail = " ".join(str(problem).split())[:1000]
         raise FolderError(f"{place}: its configuration and weights do not fit: {detail}") from None
     return model.eval()
+
+
+def _check_shapes(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Raises unless a network of this configuration has these tensors, before memory is allocated.
+
+    A small file could otherwise ask for a network that no machine can hold.
+    """
+    repeated = ["permutation_heads", "powers"]
+    repeated += ["layers"] if config.encoder != "linear" else []
+    repeated += ["encoded_rounds"] if config.encodes != "none" else []
+    sizes = ("structure_size", "attribute_size", "edge_attribute_size")
+    limits = dict.fromkeys(repeated, len(tensors))
+    limits |= dict.fromkeys(sizes, sum(tensor.numel() for tensor in tensors.values()))
+    for name, limit in limits.items():
+        if getattr(config, name) > limit:
+            raise ValueError(f"{name} is {getattr(config, name)}, too large for the weights")
+    with torch.device("meta"):  # shapes only
+        build(config, seed=0).load_state_dict(dict(tensors), assign=True)
 
 
 def _neutral_statistics(config: ModelConfig) -> VertexStatistics:

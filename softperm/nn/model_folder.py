@@ -1,7 +1,12 @@
-"""Model folders: ``config.json`` and ``model.safetensors``, the layout of the Hugging Face Hub.
+"""Model folders: ``model.safetensors`` and ``config.json``, the layout of the Hugging Face Hub.
 
-Reading one never runs code from it. A folder that is damaged, was written by another program or by
-a newer version raises a :class:`FolderError` with one sentence.
+``model.safetensors`` is the whole model: the configuration is part of its header, and a checksum
+covers both. Replacing this one file replaces the model, so a process that is killed while it saves
+leaves the old model or the new one. ``config.json`` is a copy of the configuration for people and
+for the Hub; it is never read back.
+
+Reading a folder never runs code from it. A folder that is damaged, was written by another program
+or by a newer version raises a :class:`FolderError` with one sentence.
 """
 
 from __future__ import annotations
@@ -16,8 +21,11 @@ from torch import Tensor
 
 from softperm.files import write_atomically
 
-FORMAT = 1
+FORMAT = 2
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_KEY = "softperm"  # in the metadata: the checksum, a blank and the configuration; one entry, since
+# safetensors writes several in random order
+_BLANK = "0" * 64  # stands for the checksum while it is computed
 
 
 class FolderError(ValueError):
@@ -27,10 +35,7 @@ class FolderError(ValueError):
 def write_folder(
     folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Writes a model folder; each file is replaced atomically.
-
-    The configuration contains the checksum of the weights, so that damaged weights, or weights of
-    another model, are detected when the folder is read.
+    """Writes a model folder; a model that is there is replaced in one step.
 
     Args:
         folder: created if missing.
@@ -40,13 +45,12 @@ def write_folder(
     from safetensors.torch import save
 
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    weights = save(contiguous, metadata={"format": "pt"})
-    whole = {"softperm_format": FORMAT, "weights_sha256": _digest(weights), **config}
+    whole = {"softperm_format": FORMAT, **config}
     text = json.dumps(whole, indent=2, allow_nan=False) + "\n"
-    write_atomically(folder / WEIGHTS, weights)
-    write_atomically(folder / CONFIG, text.encode())
+    blank = save(contiguous, metadata={_KEY: f"{_BLANK} {json.dumps(whole)}"})
+    write_atomically(folder / WEIGHTS, _with_checksum(blank, _digest(blank)))
+    write_atomically(folder / CONFIG, text)
 
 
 def read_folder(
@@ -64,65 +68,70 @@ def read_folder(
     Raises:
         FolderError: this version cannot read the folder.
     """
-    folder = _download(str(folder)) if str(folder).startswith("hf://") else Path(folder)
-    if not folder.is_dir():
-        raise FolderError(f"{folder}: no such model folder; softperm train, or save, makes one")
-    config = _read_config(folder / CONFIG, kind)
-    tensors = _read_weights(folder / WEIGHTS, config.pop("weights_sha256", None))
-    return config, tensors
-
-
-def _read_config(path: Path, kind: str | None) -> dict[str, Any]:
-    content = _read(path, "not a softperm model")
-    try:
-        config = json.loads(content)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as problem:
-        raise FolderError(f"{path} is damaged: {problem}") from None
-    if not isinstance(config, dict) or "softperm_format" not in config:
-        raise FolderError(
-            f"{path.parent}: not a softperm model, its {CONFIG} is of another program"
-        )
-    version = config.pop("softperm_format")
-    if type(version) is not int or version < 1:
-        raise FolderError(f"{path} is damaged: it has format {version!r}")
-    if version > FORMAT:
-        raise FolderError(
-            f"{path.parent} has format {version}, this softperm reads up to {FORMAT}: "
-            "upgrade softperm to load it"
-        )
-    if kind is not None and config.get("kind") != kind:
-        raise FolderError(f"{path.parent} holds a {config.get('kind')}, not a {kind}")
-    return config
-
-
-def _read_weights(path: Path, checksum: str | None) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    content = _read(path, "not a whole model")
+    folder = _download(str(folder)) if str(folder).startswith("hf://") else Path(folder)
+    if not folder.is_dir():
+        raise FolderError(f"{folder}: no such model folder; softperm train, or save, makes one")
+    path = folder / WEIGHTS
+    content = _read(path)
     try:
         tensors = load(content)
-    except (SafetensorError, ValueError, KeyError, TypeError) as problem:
+        metadata = _metadata(content)
+        checksum, _, text = metadata.get(_KEY, "").partition(" ")
+        sound = _KEY not in metadata or checksum == _digest(_with_checksum(content, _BLANK))
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise FolderError(f"{path} is damaged or cut short: {problem}") from None
-    if _digest(content) != checksum:
+    if not sound:
+        raise FolderError(f"{path} is damaged: its content has another checksum than it names")
+    if not text:
         raise FolderError(
-            f"{path} is damaged, or of another model: its checksum is not the one that {CONFIG} "
-            "gives"
+            f"{path} is damaged, or of another program or an earlier version: it has no "
+            "configuration of softperm; train the model again"
         )
-    return tensors
-
-
-def _read(path: Path, otherwise: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise FolderError(f"{path.parent}: {otherwise}, {path.name} is missing") from None
-    except OSError as problem:
-        raise FolderError(f"{path} cannot be read: {problem.strerror}") from None
+    return _parse_config(text, folder, kind), tensors
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _with_checksum(content: bytes, checksum: str) -> bytes:
+    """The file's content with another checksum in its header."""
+    start = content.index(f'"{_KEY}":"'.encode()) + len(_KEY) + 4
+    return content[:start] + checksum.encode() + content[start + len(_BLANK) :]
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The metadata in the header of a safetensors file."""
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]).get("__metadata__", {})
+
+
+def _parse_config(text: str, folder: Path, kind: str | None) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+        version = int(config.pop("softperm_format"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise FolderError(f"{folder / WEIGHTS} has no usable configuration: {problem}") from None
+    if version > FORMAT:
+        raise FolderError(
+            f"{folder} has format {version}, this softperm reads up to {FORMAT}: "
+            "upgrade softperm to load it"
+        )
+    if kind is not None and config.get("kind") != kind:
+        raise FolderError(f"{folder} holds a {config.get('kind')}, not a {kind}")
+    return config
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FolderError(f"{path.parent}: not a softperm model, {path.name} is missing") from None
+    except OSError as problem:
+        raise FolderError(f"{path} cannot be read: {problem.strerror}") from None
 
 
 def _download(address: str) -> Path:

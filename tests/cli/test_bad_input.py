@@ -14,6 +14,7 @@ from samples import labelled_path, rings_and_cliques, run_command, write_json_li
 from softperm.cli import app, predict, run_folder
 from softperm.cli.console import logging_to
 from softperm.explore import plots
+from softperm.nn.model_folder import write_folder
 
 GRAPHS, KIND = rings_and_cliques(8)
 KIND = KIND.tolist()
@@ -256,19 +257,13 @@ def run(data, tmp_path_factory) -> Path:
 def test_a_model_that_cannot_be_used_is_said(command, run, data, tmp_path):
     out = ("--out", tmp_path / "out.csv")
     refused("no such model folder", command, tmp_path / "nothing", data, *out)
-    refused("config.json is missing", command, tmp_path, data, *out)
+    refused("model.safetensors is missing", command, tmp_path, data, *out)
     model = tmp_path / "model"
     model.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (model / name).write_bytes((run / "model" / name).read_bytes())
     (model / "model.safetensors").write_bytes(b"short")
     refused("model.safetensors is damaged or cut short", command, tmp_path, data, *out)
-    (model / "config.json").write_text('{"softperm_format": 2}')
+    write_folder(model, {"softperm_format": 3}, {})
     refused("upgrade softperm to load it", command, tmp_path, data, *out)
-    (model / "config.json").write_text("{}")
-    refused("is of another program", command, tmp_path, data, *out)
-    (model / "config.json").write_text("{")
-    refused("config.json is damaged", command, tmp_path, data, *out)
     assert not (tmp_path / "out.csv").exists()
 
 

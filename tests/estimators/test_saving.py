@@ -1,6 +1,8 @@
 """Estimators in folders: the same predictions after loading, or one sentence."""
 
 import json
+import subprocess
+import sys
 
 import networkx as nx
 import numpy as np
@@ -73,7 +75,7 @@ def test_unseen_labels_are_known_as_such_after_loading(tmp_path):
 def test_the_config_is_plain_json_with_readable_settings(tmp_path):
     PiGNNClassifier(**FAST).fit(WORDS, [0, 1] * 6).save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["softperm_format"] == 1
+    assert config["softperm_format"] == 2
     assert config["kind"] == "PiGNNClassifier"
     assert config["params"]["latent_vertices"] == 4
     assert config["vocabulary"]["labels"] == [["a", "b"]]
@@ -89,7 +91,7 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     PiGNNClassifier(**FAST).fit(WORDS, [0, 1] * 6).save(folder)
     config = json.loads((folder / "config.json").read_text())
-    del config["softperm_format"], config["weights_sha256"]
+    del config["softperm_format"]
     return config, load_file(folder / "model.safetensors")
 
 
@@ -147,6 +149,39 @@ def test_a_configuration_that_does_not_fit_is_said_in_one_sentence(case, saved, 
     assert str(caught.value).startswith(str(tmp_path))
 
 
+TOO_LARGE = (
+    {"latent_vertices": 200_000}, {"hidden": 2**40}, {"head_hidden": [2**20, 2**20]},
+    {"encoder": "gin", "layers": 10**9}, {"encoded": "both", "encoded_rounds": 10**9},
+    {"permutation_heads": 10**9}, {"powers": 10**9}, {"structure_size": 10**9},
+    {"attribute_size": 10**9}, {"label_sizes": [2**40]}, {"outputs": 2**62},
+)  # fmt: skip
+
+
+def test_a_small_file_cannot_ask_for_a_large_network(saved, tmp_path):
+    """Memory and time stay those of the file; in a process of its own, which may be killed."""
+    for k, values in enumerate(TOO_LARGE):
+        write_folder(tmp_path / f"{k}", nested(saved[0], "model", **values), saved[1])
+    code = f"""if True:
+        import resource
+        from softperm import PiGNNClassifier
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        for k in range({len(TOO_LARGE)}):
+            try:
+                PiGNNClassifier.load(f"{tmp_path}/{{k}}")
+            except ValueError as error:
+                print(error)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        assert after.ru_utime - before.ru_utime < 10, "seconds"
+        assert after.ru_maxrss - before.ru_maxrss < 200_000, "kilobytes"
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(TOO_LARGE)
+    assert all("its configuration and weights do not fit" in line for line in lines)
+
+
 def test_missing_and_surplus_weights_are_said(saved, tmp_path):
     config, tensors = saved
     first = next(iter(tensors))
@@ -170,8 +205,7 @@ def test_means_and_deviations_of_other_numbers_are_said(tmp_path):
     PiGNNRegressor(**FAST).fit(GRAPHS, SIZES).save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     tensors = load_file(tmp_path / "model.safetensors")
-    for key in ("softperm_format", "weights_sha256"):
-        del config[key]
+    del config["softperm_format"]
     write_folder(tmp_path, nested(config, "targets", std=[1.0, 2.0]), tensors)
     with pytest.raises(FolderError, match="there are 1 means but 2 deviations"):
         PiGNNRegressor.load(tmp_path)

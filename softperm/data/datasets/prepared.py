@@ -1,8 +1,11 @@
 """Prepared datasets: raw files converted once to a folder of arrays, then mapped into memory.
 
 The folder holds one ``.npy`` file for each array and ``manifest.json``: the format version, the
-dataset's :class:`Schema`, and dtype, shape and SHA-256 of each array. The manifest is written last,
-so a folder without one is incomplete.
+dataset's :class:`Schema`, dtype, shape and SHA-256 of each array, and its own SHA-256. The manifest
+is written last, so a folder without one is incomplete.
+
+All digests are verified when a folder is first opened. The file ``verified`` then holds size, times
+and inode of each file, so that later openings verify only what has changed since.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,16 +29,19 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from softperm.data.datasets.store import Store, file_digest
-from softperm.files import disk_errors, exclusive, remove_abandoned, workspace
+from softperm.files import disk_errors, exclusive, remove_abandoned, workspace, write_atomically
+from softperm.parallel import thread_pool
 from softperm.progress import Report, silent
 
-FORMAT = 2
-MANIFEST = "manifest.json"
+FORMAT = 3
+MANIFEST, STAMP = "manifest.json", "verified"
 Task = Literal["classification", "multilabel", "regression"]
 
 _PACKAGES = Path(__file__).parents[3]  # the folder of the package softperm
 _SHARED_MODULES = ("softperm.data.features", "softperm.data.datasets.prepared")
 _DERIVED = ("structure",)  # follows from the other arrays, so it is not part of the content
+_CLOCK_TICK = 50_000_000  # ns; two changes within one may leave the same time of change
+_verified: dict[Path, tuple[str, int]] = {}  # stamps of folders that cannot be written to
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,9 @@ class Prepared:
 
     def damaged_arrays(self) -> list[str]:
         """The names of the arrays whose bytes differ from those that were written."""
-        return [name for name, a in self.arrays.items() if _digest(a) != self.digests[name]]
+        found = thread_pool().map(_digest, self.arrays.values())
+        pairs = zip(self.arrays, found, strict=True)
+        return [name for name, digest in pairs if digest != self.digests[name]]
 
 
 class ArrayWriter:
@@ -158,6 +167,7 @@ class ArrayWriter:
                 "sha256": file.digest.hexdigest(),
             }
         manifest = {"format": FORMAT, "schema": asdict(schema), "arrays": arrays}
+        manifest["sha256"] = _manifest_digest(manifest)
         with (self._folder / MANIFEST).open("w", encoding="utf-8") as out:
             json.dump(manifest, out, indent=1)
             _flush_to_disk(out)
@@ -207,11 +217,15 @@ class _ArrayFile:
         np.lib.format.write_array_header_1_0(self.out, header)
 
 
-def open_prepared(folder: Path) -> Prepared:
-    """Map a prepared dataset into memory; only the manifest and the headers are read.
+def open_prepared(folder: Path, verify: bool = True) -> Prepared:
+    """Map a prepared dataset into memory.
+
+    Only the manifest and the headers are read, unless the files have changed since they were last
+    verified.
 
     Args:
         folder: its folder.
+        verify: whether to verify the arrays if they have not been verified since they last changed.
 
     Returns:
         Its arrays and schema.
@@ -224,19 +238,96 @@ def open_prepared(folder: Path) -> Prepared:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise ValueError(f"it has format {manifest['format']}, this version reads {FORMAT}")
+        status = [str(manifest.pop("sha256", ""))]
+        if status[0] != _manifest_digest(manifest):
+            raise ValueError(f"{MANIFEST} is not as it was written")
         arrays = {
-            name: _map_array(folder / f"{name}.npy", entry)
+            name: _map_array(folder / f"{name}.npy", entry, status)
             for name, entry in manifest["arrays"].items()
         }
         schema = Schema.from_json(manifest["schema"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        digests = {name: entry["sha256"] for name, entry in manifest["arrays"].items()}
+        prepared = Prepared(folder, schema, arrays, digests)
+        _check_offsets(arrays)
+        if verify:
+            _verify(prepared, "\n".join(status))
+    except (OSError, KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
         raise ValueError(f"{folder} is incomplete or damaged ({error}); remove it") from error
-    digests = {name: entry["sha256"] for name, entry in manifest["arrays"].items()}
-    return Prepared(folder, schema, arrays, digests)
+    return prepared
 
 
-def _map_array(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
-    """One array, mapped copy on write.
+def _verify(prepared: Prepared, status: str) -> None:
+    """Raise ValueError if an array is not as it was written; skipped if it was verified before.
+
+    Args:
+        prepared: the mapped dataset.
+        status: a line with the digest of the manifest, then one for each file: digest, size, time
+            of modification, time of change, inode.
+    """
+    stamp, before = prepared.path / STAMP, _verified.get(prepared.path, ("", 0))
+    with suppress(OSError, UnicodeDecodeError):
+        before = stamp.read_text(), stamp.stat().st_mtime_ns
+    # A file that changed in the clock tick of its verification may have changed after it.
+    latest = max((int(line.split()[3]) for line in status.splitlines()[1:]), default=0)
+    if before[0] == status and before[1] > latest + _CLOCK_TICK:
+        return
+    if damaged := prepared.damaged_arrays():
+        raise ValueError(f"{', '.join(damaged)} changed after it was written")
+    _check_ranges(prepared)
+    try:
+        write_atomically(stamp, status)
+    except OSError:
+        _verified[prepared.path] = status, time.time_ns()
+
+
+def _check_offsets(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise ValueError if an array has not the rows that its offsets describe."""
+    rows = {}
+    for name, members in _ROWS.items():
+        if name not in arrays:
+            continue
+        ptr = arrays[name]
+        if ptr.ndim != 1 or not ptr.size or ptr[0] != 0 or (ptr[1:] < ptr[:-1]).any():
+            raise ValueError(f"{name} does not ascend from 0")
+        rows |= {member: (int(ptr[-1]), name) for member in members}
+        rows |= dict.fromkeys(("classes", "values"), (ptr.size - 1, name))
+    for name, (count, by) in rows.items():
+        if name in arrays and arrays[name].shape[name == "edge_index"] != count:
+            raise ValueError(f"{name} has not the {count} rows that {by} describes")
+
+
+_ROWS = {
+    "ptr": ("label", "x", "position", "structure"),
+    "edge_ptr": ("edge_index", "edge_label", "edge_attr"),
+}
+
+
+def _check_ranges(prepared: Prepared) -> None:
+    """Raise ValueError if an edge, a class or a label names something that does not exist."""
+    arrays, schema = prepared.arrays, prepared.schema
+    for name, values in (("label", schema.label_values), ("edge_label", schema.edge_label_values)):
+        sizes = [len(column) for column in values]
+        if name in arrays and not _within(arrays[name], np.array(sizes, np.int64)):
+            raise ValueError(f"{name} has codes outside its vocabulary")
+    if "classes" in arrays and not _within(arrays["classes"], len(schema.class_names)):
+        raise ValueError("classes has numbers that name no class")
+    if "edge_index" not in arrays:
+        return
+    counts, sizes = np.diff(arrays["edge_ptr"]), np.diff(arrays["ptr"])
+    if counts.shape != sizes.shape:
+        raise ValueError("ptr and edge_ptr describe different numbers of graphs")
+    starts, sizes = arrays["edge_ptr"][:-1][counts > 0], sizes[counts > 0]
+    for ends in arrays["edge_index"]:
+        if starts.size and (ends.min() < 0 or (np.maximum.reduceat(ends, starts) >= sizes).any()):
+            raise ValueError("edge_index names vertices that do not exist")
+
+
+def _within(codes: np.ndarray, sizes: np.ndarray | int) -> bool:
+    return not codes.size or bool((codes.min() >= 0) and (codes.max(axis=0) < sizes).all())
+
+
+def _map_array(path: Path, entry: Mapping[str, Any], status: list[str]) -> np.ndarray:
+    """One array, mapped copy on write; adds a line to the status of the files.
 
     ``np.load`` maps an array read-only, of which torch warns, or in a way that Linux counts against
     the memory it may promise: then a file larger than memory and swap cannot be opened. Mapping the
@@ -245,11 +336,14 @@ def _map_array(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
     with path.open("rb") as stream:
         np.lib.format.read_magic(stream)
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-        start, size = stream.tell(), os.fstat(stream.fileno()).st_size
+        start, stat = stream.tell(), os.fstat(stream.fileno())
+        size = stat.st_size
         if (dtype.str, list(shape), fortran_order) != (entry["dtype"], entry["shape"], False):
             raise ValueError(f"{path.name} is another array than the manifest describes")
         if size != start + dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
             raise ValueError(f"{path.name} is cut short")
+        times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"
+        status.append(f"{entry['sha256']} {size} {times} {stat.st_ino}")
         return np.ndarray(shape, dtype, buffer=_map_file(stream.fileno(), size), offset=start)
 
 
@@ -460,6 +554,11 @@ def _prepared_elsewhere(store: Store, name: str, recipe: Recipe) -> Prepared:
 
 def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def _manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest's content, without its own digest."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _source_digest(module: str) -> str:

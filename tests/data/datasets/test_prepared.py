@@ -44,7 +44,9 @@ def recipe(built: list[str] | None = None, **changes: object) -> Recipe:
     def read(progress: Callable) -> RawData:
         if built is not None:
             built.append("built")
-        return RawData(Schema("TOY", "classification"), iter([part(2), part(3)]))
+        return RawData(
+            Schema("TOY", "classification", class_names=("a",)), iter([part(2), part(3)])
+        )
 
     made = Recipe("TOY", "raw digest", {"symmetrise": False}, ("softperm.data.formats.tu",), read)
     return replace(made, **changes)
@@ -119,7 +121,7 @@ def test_an_error_midway_leaves_nothing_and_the_next_run_succeeds(store: Store) 
             yield part(2)
             raise ValueError("graph 2: expected something else")
 
-        return RawData(Schema("TOY", "classification"), parts())
+        return RawData(Schema("TOY", "classification", class_names=("a",)), parts())
 
     with pytest.raises(ValueError, match="graph 2"):
         prepare(recipe(read=read), store)
@@ -142,6 +144,20 @@ def test_a_full_disk_is_reported_and_the_next_run_succeeds(
     assert len(prepare(recipe(), store).arrays["ptr"]) == 6
 
 
+@pytest.mark.parametrize("name", ["ptr", "classes", "edge_index"])
+def test_a_flipped_bit_in_any_array_makes_the_dataset_anew(store: Store, name: str) -> None:
+    built: list[str] = []
+    before = prepare(recipe(built), store)
+    path = before.path / f"{name}.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 64
+    path.write_bytes(content)
+    again = prepare(recipe(built), store)
+    assert len(built) == 2
+    assert again.damaged_arrays() == []
+    assert again.fingerprint == before.fingerprint
+
+
 FULL_DISK = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -153,7 +169,8 @@ from test_prepared import part, recipe
 from softperm.data.datasets import prepared as module
 module._structure = lambda part: np.zeros((part.sizes.sum(), 2))  # starts faster without torch
 store = Store(Path({disk!r}))
-big = lambda progress: RawData(Schema("TOY", "classification"), (part(5000) for _ in range(50)))
+toy = Schema("TOY", "classification", class_names=("a",))
+big = lambda progress: RawData(toy, (part(5000) for _ in range(50)))
 try:
     prepare(recipe(read=big), store)
 except OSError as error:
@@ -201,7 +218,7 @@ def read(progress):
         yield part(2)
         {then}
         yield part(3)
-    return RawData(Schema("TOY", "classification"), parts())
+    return RawData(Schema("TOY", "classification", class_names=("a",)), parts())
 
 print(len(prepare(recipe(read=read), Store(Path({cache!r}))).arrays["ptr"]))
 """

@@ -1,14 +1,18 @@
 """Files of prepared datasets: arrays come back as written, in any size, and damage is found."""
 
+import hashlib
 import json
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from softperm.data.datasets.prepared import MANIFEST, ArrayWriter, Schema, open_prepared
+from softperm.data.datasets import prepared as prepared_module
+from softperm.data.datasets.prepared import MANIFEST, ArrayWriter, Prepared, Schema, open_prepared
 
 SCHEMA = Schema("TOY", "classification", class_names=("1", "é"))
 
@@ -81,8 +85,8 @@ def test_a_file_larger_than_memory_and_swap_opens_and_reads(tmp_path: Path) -> N
         pytest.skip("this disk has no sparse files")
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["arrays"]["table"] |= {"dtype": "<f4", "shape": [count]}
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    x = torch.from_numpy(open_prepared(folder).arrays["table"])
+    rewrite(folder, manifest)
+    x = torch.from_numpy(open_prepared(folder, verify=False).arrays["table"])
     assert x.numel() == count
     assert (x[0].item(), x[-1].item()) == (0.0, 2.5)
 
@@ -114,13 +118,126 @@ def test_another_format_and_exchanged_arrays_are_refused(tmp_path: Path) -> None
         open_prepared(path)
 
 
-def test_one_changed_byte_is_found_by_name(tmp_path: Path) -> None:
+def flip(path: Path, place: int = -1, keep_times: bool = False) -> None:
+    """Flips one bit of a file; optionally with the time of change that it had."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    if keep_times:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def rewrite(folder: Path, manifest: dict) -> None:
+    """Replaces the manifest by one with another content and a right digest, as a forger would."""
+    content = {k: v for k, v in manifest.items() if k != "sha256"}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps({**content, "sha256": digest}))
+
+
+@pytest.mark.parametrize("opened_before", [False, True])
+@pytest.mark.parametrize("keep_times", [False, True])
+def test_one_flipped_bit_is_found_by_name(
+    tmp_path: Path, opened_before: bool, keep_times: bool
+) -> None:
     path = write(tmp_path / "it", sample(0, 5))
-    assert open_prepared(path).damaged_arrays() == []
-    content = bytearray((path / "table.npy").read_bytes())
-    content[-1] ^= 1
-    (path / "table.npy").write_bytes(content)
-    assert open_prepared(path).damaged_arrays() == ["table"]
+    if opened_before:
+        assert open_prepared(path).damaged_arrays() == []
+    flip(path / "table.npy", keep_times=keep_times)
+    with pytest.raises(ValueError, match=r"damaged \(table changed after it was written\)"):
+        open_prepared(path)
+    assert open_prepared(path, verify=False).damaged_arrays() == ["table"]
+
+
+def test_every_damaged_byte_of_the_manifest_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "it", sample(0, 2)) / MANIFEST
+    content = path.read_bytes()
+    schema = open_prepared(path.parent).schema
+    for place in range(len(content)):
+        flip(path, place)
+        with suppress(ValueError):  # unless JSON reads the same, as with another blank
+            assert open_prepared(path.parent).schema == schema
+            assert json.loads(path.read_bytes()) == json.loads(content)
+        path.write_bytes(content)
+
+
+def test_arrays_are_hashed_again_only_after_they_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "it", sample(0, 5))
+    time.sleep(0.06)  # longer than a tick of the file system's clock
+    open_prepared(path)
+    hashed: list[int] = []
+    digest = prepared_module._digest
+    monkeypatch.setattr(
+        prepared_module, "_digest", lambda array: hashed.append(array.size) or digest(array)
+    )
+    open_prepared(path)
+    assert not hashed
+    (path / "table.npy").touch()
+    open_prepared(path)
+    assert len(hashed) == 4
+    time.sleep(0.06)
+    open_prepared(path)  # verified in the tick of a change: that may have come afterwards
+    hashed.clear()
+    open_prepared(path)
+    assert not hashed
+
+
+def test_a_folder_that_cannot_be_written_to_is_verified_once_by_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "it", sample(0, 5))
+    time.sleep(0.06)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(prepared_module, "write_atomically", refuse)
+    open_prepared(path)
+    monkeypatch.setattr(Prepared, "damaged_arrays", refuse)
+    open_prepared(path)
+
+
+def graphs(folder: Path, **changes: np.ndarray) -> Path:
+    """Two graphs of 2 and 3 vertices; some arrays replaced by forged ones."""
+    folder.mkdir()
+    writer = ArrayWriter(folder)
+    arrays = {
+        "ptr": np.array([0, 2, 5]), "edge_ptr": np.array([0, 2, 6]),
+        "edge_index": np.array([[0, 1, 0, 1, 1, 2], [1, 0, 1, 0, 2, 1]], np.int32),
+        "label": np.array([[0], [1], [0], [1], [0]], np.int8), "classes": np.array([0, 1]),
+    }  # fmt: skip
+    for name, array in {**arrays, **changes}.items():
+        writer.append(name, array)
+    writer.finish(Schema("G", "classification", class_names=("a", "b"), label_values=(("C", "N"),)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"ptr": np.array([0, 7, 5])}, "ptr does not ascend from 0"),
+        ({"ptr": np.array([0, 2, 6])}, "label has not the 6 rows that ptr describes"),
+        ({"edge_ptr": np.array([1, 2, 6])}, "edge_ptr does not ascend from 0"),
+        ({"edge_ptr": np.array([0, 6, 6])}, "edge_index names vertices that do not exist"),
+        ({"edge_index": np.array([[0, 1, 0, 1, 1, 2], [1, 0, 1, 0, 3, 1]])}, "edge_index names"),
+        ({"edge_index": np.array([[0, 1, 0, 1, 1, -1], [1, 0, 1, 0, 2, 1]])}, "edge_index names"),
+        ({"label": np.array([[0], [2], [0], [1], [0]], np.int8)}, "label has codes outside"),
+        ({"classes": np.array([0, 2])}, "classes has numbers that name no class"),
+        ({"classes": np.array([0])}, "classes has not the 2 rows"),
+    ],
+)
+def test_offsets_and_indices_are_checked_whatever_the_digests_say(
+    tmp_path: Path, changes: dict[str, np.ndarray], message: str | None
+) -> None:
+    folder = graphs(tmp_path / "it", **changes)
+    if message is None:
+        assert open_prepared(folder).schema.name == "G"
+        return
+    with pytest.raises(ValueError, match=message):
+        open_prepared(folder)
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_parts(tmp_path: Path) -> None:
