@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
+import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -25,7 +29,8 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         OSError: it cannot be written; the old file is still there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    writer = f"{platform.node()}.{os.getpid()}.{threading.get_native_id()}"
+    beside = path.with_name(f".{path.name}.{writer}.part")
     try:
         with disk_errors(path):
             beside.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -77,16 +82,23 @@ def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> I
 
     Raises:
         BlockingIOError: another process holds the lock, and ``wait`` is None.
+        OSError: the file system has no locks.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(target.with_name(target.name + ".lock"))
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        if wait is None:
-            raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(target)) from None
-        wait()
-        lock.acquire()
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            if wait is None:
+                raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(target)) from None
+            wait()
+            lock.acquire()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        words = "its file system has no locks; set SOFTPERM_CACHE or --out to a local folder"
+        raise OSError(error.errno, words, str(target)) from None
     try:
         yield
     finally:
@@ -112,8 +124,26 @@ def workspace(target: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes the workspaces of killed processes; those whose lock is held stay."""
+    """Removes what killed processes left: workspaces, and parts of files below the folder.
+
+    Workspaces whose lock is held, parts of running processes and those of other machines stay.
+    """
     for left in folder.glob("*.making"):
         target = left.with_name(left.name.removesuffix(".making"))
         with contextlib.suppress(BlockingIOError), exclusive(target, wait=None):
             shutil.rmtree(left, ignore_errors=True)
+    ours = re.compile(rf"\..+\.{re.escape(platform.node())}\.(\d+)\.\d+\.part")
+    for left in folder.rglob(".*.part"):
+        writer = ours.fullmatch(left.name)
+        if writer is not None and not _is_running(int(writer[1])):
+            left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -9,14 +9,14 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
 from softperm.errors import GraphError, GraphWarning
-from softperm.files import disk_errors
+from softperm.files import disk_errors, exclusive, remove_abandoned
 from softperm.progress import progress_bars
 
 Log = Callable[[str], None]
@@ -73,6 +73,37 @@ def ready_folder(folder: Path) -> bool:
     return new
 
 
+@contextmanager
+def only_writer(folder: Path, command: str, new: bool = False) -> Iterator[None]:
+    """Holds a run folder for one process; removes what killed processes left in it.
+
+    Args:
+        folder: the run folder.
+        command: what writes there.
+        new: whether the folder was created for it; it is removed if it is empty in the end.
+
+    Raises:
+        ValueError: another process writes to the folder.
+    """
+    target = folder / "run"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(target, wait=None))
+        except BlockingIOError:
+            raise ValueError(
+                f"another softperm {command} writes to {folder}: wait for its end, or choose "
+                "another --out"
+            ) from None
+        remove_abandoned(folder)
+        try:
+            yield
+        finally:
+            target.with_name(f"{target.name}.lock").unlink(missing_ok=True)
+            if new:
+                with suppress(OSError):
+                    folder.rmdir()
+
+
 def ready_file(path: Path) -> None:
     """Creates the folder of a file for results; see :func:`ready_folder`."""
     ready_folder(path.parent)
@@ -111,11 +142,10 @@ def called(ids: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def logging_to(path: Path, new: bool = False) -> Iterator[Log]:
+def logging_to(path: Path) -> Iterator[Log]:
     """Yields a function that prints a line and appends it to a file; see :func:`lines`.
 
-    If the block fails before anything was logged, the file is removed, and its folder too if it is
-    ``new`` and empty.
+    If the block fails before anything was logged, the file is removed.
     """
     try:
         with path.open("ab", buffering=0) as file:
@@ -131,8 +161,6 @@ def logging_to(path: Path, new: bool = False) -> Iterator[Log]:
         with suppress(OSError):
             if not path.stat().st_size:
                 path.unlink()
-                if new:
-                    path.parent.rmdir()
         raise
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from softperm.cli.console import counting, give, goes_on, logging_to, names_in, ready_folder
-from softperm.cli.evaluation_folder import claim_folder
+from softperm.cli.evaluation_folder import claimed_folder
 from softperm.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -129,11 +129,10 @@ def evaluate(
     if data is not None:
         choices |= {"data": str(data), "target": target, "task": task, "folds": folds}
         choices |= {} if smiles_column is None else {"smiles_column": smiles_column}
-    claim_folder(out, choices, models, targets)
     executor = _executor(engine, device, address, abreast)
     records: list[Record] = []
     errors: list[str] = []
-    with logging_to(out / "log.txt") as log:
+    with claimed_folder(out, choices, models, targets), logging_to(out / "log.txt") as log:
         for load in loaders:
             try:
                 graphs = load()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from softperm.cli.console import refuse_foreign
 
@@ -18,10 +20,14 @@ WRITTEN = ("table.md", "table.csv", "table.tex", "report.html")
 IGNORED = "stack"  # written by earlier versions; it changes no result
 
 
-def claim_folder(
+@contextmanager
+def claimed_folder(
     out: Path, settings: dict[str, Any], models: Sequence[str], datasets: Sequence[str]
-) -> None:
+) -> Iterator[None]:
     """Writes the settings of an evaluation into its folder, and adds the requested systems.
+
+    Within the block, evaluations with other settings are refused; those with the same settings may
+    run at the same time.
 
     Args:
         out: the folder.
@@ -30,20 +36,39 @@ def claim_folder(
         datasets: requested datasets, with the target if there are several; none for own graphs.
 
     Raises:
-        ValueError: the folder holds results of an evaluation with other settings.
+        ValueError: the folder holds, or another process writes, results with other settings.
     """
-    from softperm.files import exclusive, write_atomically
+    from softperm.files import exclusive, remove_abandoned, write_atomically
 
     path = out / FILE
     refuse_foreign(out, WRITTEN, "evaluation", path.exists() or (out / "records").exists())
-    with exclusive(out / "locks" / FILE):  # other processes may add their requests
-        requested, runs = _compatible_requests(path, settings)
-        if runs is not None:
-            settings = {**settings, "recipe": {**settings["recipe"], "final_runs": runs}}
-        new = [[dataset, model] for dataset in datasets or [OWN] for model in models]
-        requested += [pair for pair in new if pair not in requested]
-        text = json.dumps({**settings, REQUESTED: requested}, indent=2, sort_keys=True) + "\n"
-        write_atomically(path, text)
+    running = out / "locks" / f"running-{uuid4().hex}"
+    with ExitStack() as stack:
+        with exclusive(out / "locks" / FILE):  # other processes may add their requests
+            requested, runs = _compatible_requests(path, settings)
+            if runs is not None:
+                settings = {**settings, "recipe": {**settings["recipe"], "final_runs": runs}}
+            new = [[dataset, model] for dataset in datasets or [OWN] for model in models]
+            requested += [pair for pair in new if pair not in requested]
+            content = {**settings, REQUESTED: requested}
+            write_atomically(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+            stack.enter_context(exclusive(running))
+            stack.callback(running.with_name(f"{running.name}.lock").unlink, missing_ok=True)
+        remove_abandoned(out)
+        yield
+
+
+def _is_running(out: Path) -> bool:
+    """Whether a process evaluates in this folder; removes the locks of killed ones."""
+    from softperm.files import exclusive
+
+    for lock in (out / "locks").glob("running-*.lock"):
+        try:
+            with exclusive(lock.with_suffix(""), wait=None):
+                lock.unlink(missing_ok=True)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _compatible_requests(
@@ -56,14 +81,15 @@ def _compatible_requests(
     """
     if not path.exists():
         return [], None
-    started = any(any((path.parent / part).glob("*")) for part in ("records", "checkpoints"))
+    folders = (path.parent / part for part in ("records", "checkpoints"))
+    started = any(any(folder.glob("*")) for folder in folders) or _is_running(path.parent)
     new = _flat(json.loads(json.dumps(settings)))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         requested = _requests(content)
         old = _flat({k: v for k, v in content.items() if k not in (REQUESTED, IGNORED)})
         runs = min(old[RUNS], new[RUNS]) if RUNS in old and RUNS in new else None
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         if not started:
             return [], None
         raise ValueError(f"{path} is damaged: choose another --out") from None
@@ -131,7 +157,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
         int(content["recipe"]["final_runs"])
         _requests(content)
         return content
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ValueError(
             f"{path} is damaged, so the requested number of final runs is unknown: report on "
             f"{folder / 'records'} to use the existing records"

@@ -15,6 +15,7 @@ from softperm.cli.console import (
     give,
     logging_to,
     names_in,
+    only_writer,
     ready_folder,
     refuse_foreign,
 )
@@ -107,8 +108,7 @@ def train(
     for name, fraction in fractions.items():
         FRACTION.check(name, fraction)
     check_settings(settings)
-    if (out / "result.json").exists():
-        raise ValueError(f"{out} holds a finished run: choose another --out, or delete it")
+    _refuse_finished(out)
     from softperm.cli.run_folder import FILES, is_run_folder, train_run
     from softperm.estimators import PiGNNClassifier, PiGNNRegressor
     from softperm.training.devices import connect, disconnect, find_device
@@ -120,7 +120,12 @@ def train(
     machine = {"devices": devices, "nodes": nodes, "precision": precision}
     fabric = connect(find_device(settings["device"]), **machine)
     first, new = fabric.is_global_zero, ready_folder(out)
-    with logging_to(out / "log.txt", new) if first else nullcontext(lambda message: None) as log:
+    with (
+        only_writer(out, "train", new) if first else nullcontext(),
+        logging_to(out / "log.txt") if first else nullcontext(lambda message: None) as log,
+    ):
+        if first:
+            _refuse_finished(out)  # by a process that was running a moment ago
         wanted = None if target is None else names_in(target)
         source: dict[str, Any] = {"data": data, "dataset": dataset, "target": wanted, "task": task}
         source |= {"smiles_column": smiles_column, "data_root": data_root}
@@ -143,6 +148,11 @@ def train(
             done = f"stopped after {result['epochs']} of {settings['epochs']} epochs"
             log(f"{done}; the same command with --out {out} resumes it")
             raise typer.Exit(130)
+
+
+def _refuse_finished(out: Path) -> None:
+    if (out / "result.json").exists():
+        raise ValueError(f"{out} holds a finished run: choose another --out, or delete it")
 
 
 def _read(

@@ -12,7 +12,7 @@ import torch
 from samples import labelled_path, rings_and_cliques, run_command, write_json_lines
 
 from softperm.cli import app, predict, run_folder
-from softperm.cli.console import logging_to
+from softperm.cli.console import logging_to, only_writer
 from softperm.explore import plots
 from softperm.nn.model_folder import write_folder
 
@@ -244,6 +244,12 @@ def test_a_checkpoint_of_another_training_is_said_and_the_config_stays(data, tmp
     refused("is damaged, or a checkpoint", "train", data, "--out", tmp_path, *FAST)
     (tmp_path / run_folder.CHECKPOINT).unlink()
     assert run_command("train", data, "--out", tmp_path, *FAST).exit_code == 0
+
+
+def test_a_second_training_in_one_folder_is_refused(data, tmp_path):
+    with only_writer(tmp_path / "run", "train"):
+        refused("another softperm train writes to", "train", data, "--out", tmp_path / "run", *FAST)
+    assert run_command("train", data, "--out", tmp_path / "run", *FAST).exit_code == 0
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from samples import run_command
 
-from softperm.cli.evaluation_folder import claim_folder, not_started, requested_final_runs
+from softperm.cli.evaluation_folder import claimed_folder, not_started, requested_final_runs
 from softperm.lab.records import read_records
 
 
@@ -103,20 +103,36 @@ def test_what_was_asked_for_and_has_not_begun_is_named(evaluated, tmp_path):
     assert "Not in the tables: pi-gnn: not started." in text
 
 
+def claim(folder: Path, settings: dict, models: list[str], datasets: list[str]) -> None:
+    with claimed_folder(folder, settings, models, datasets):
+        pass
+
+
+def test_an_evaluation_with_other_settings_is_refused_while_one_is_running(tmp_path):
+    """Also before the first one has written a record or a checkpoint."""
+    with claimed_folder(tmp_path, {"seed": 0}, ["pi-gnn"], ["MUTAG"]):
+        with pytest.raises(ValueError, match=r"other settings \(seed 0 there, 1 now\): choose"):
+            claim(tmp_path, {"seed": 1}, ["pi-gnn"], ["MUTAG"])
+        claim(tmp_path, {"seed": 0}, ["gin"], ["MUTAG"])
+    claim(tmp_path, {"seed": 1}, ["pi-gnn"], ["MUTAG"])
+    assert json.loads((tmp_path / "evaluation.json").read_text())["seed"] == 1
+    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["evaluation.json.lock"]
+
+
 def test_datasets_that_have_not_begun_are_named(tmp_path):
     records = tmp_path / "records"
     records.mkdir()
     (records / "a.jsonl").touch()
     choices = {"recipe": {"final_runs": 3}}
-    claim_folder(tmp_path, choices, ["pi-gnn", "gin"], ["QM9", "MUTAG"])
-    claim_folder(tmp_path, choices, ["ecc"], ["NCI1"])
+    claim(tmp_path, choices, ["pi-gnn", "gin"], ["QM9", "MUTAG"])
+    claim(tmp_path, choices, ["ecc"], ["NCI1"])
     found = [("QM9-u0", "pi-gnn"), ("MUTAG", "gin"), ("MUTAG", "pi-gnn")]
     assert not_started(tmp_path, found) == ["QM9, gin: not started", "NCI1, ecc: not started"]
     assert requested_final_runs(tmp_path) == 3
     for odd in (None, {"models": None}, [["MUTAG"]]):
         (tmp_path / "evaluation.json").write_text(json.dumps({**choices, "asked": odd}))
         for what in (
-            lambda: claim_folder(tmp_path, choices, ["gin"], []),
+            lambda: claim(tmp_path, choices, ["gin"], []),
             lambda: not_started(tmp_path, []),
         ):
             with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
@@ -126,7 +142,7 @@ def test_datasets_that_have_not_begun_are_named(tmp_path):
 def test_what_many_ask_for_at_once_is_all_written_down(tmp_path):
     models = [f"model-{k}" for k in range(40)]
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda m: claim_folder(tmp_path, {"seed": 0}, [m], ["MUTAG"]), models))
+        list(threads.map(lambda m: claim(tmp_path, {"seed": 0}, [m], ["MUTAG"]), models))
     asked = json.loads((tmp_path / "evaluation.json").read_text())["asked"]
     assert sorted(asked) == sorted(["MUTAG", model] for model in models)
 

@@ -1,0 +1,67 @@
+"""Files: whole or not at all, and nothing is left by processes that were killed."""
+
+import errno
+import fcntl
+import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from softperm.files import exclusive, remove_abandoned, write_atomically
+
+DIES_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from softperm import files
+files.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+files.write_atomically(Path(sys.argv[1]), "half")
+"""
+
+
+def test_what_a_killed_process_had_begun_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "result.json"
+    write_atomically(path, "before")
+    subprocess.run([sys.executable, "-c", DIES_WHILE_WRITING, path], check=False)
+    assert len(list(path.parent.iterdir())) == 2
+    assert path.read_text() == "before"
+    remove_abandoned(tmp_path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_parts_of_running_processes_other_machines_and_downloads_stay(tmp_path: Path) -> None:
+    names = [
+        f".a.json.{platform.node()}.{os.getpid()}.1.part",
+        ".a.json.elsewhere.999999999.1.part",
+        "MUTAG.zip.part",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    remove_abandoned(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_threads_that_write_one_file_leave_the_content_of_one_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    contents = [bytes([k]) * 10_000 for k in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda content: write_atomically(path, content), contents))
+    assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_without_locks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with (
+        pytest.raises(OSError, match="has no locks; set SOFTPERM_CACHE or --out"),
+        exclusive(tmp_path / "it"),
+    ):
+        pass
