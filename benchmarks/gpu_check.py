@@ -30,8 +30,7 @@ if not find_spec("numba"):  # only the CPU's kernels need it
     sys.modules["softperm.ops.transport.cpu"] = ModuleType("cpu")
     sys.modules["softperm.ops.transport.cpu"].__dict__.update(forward=None, backward=None)
 
-from softperm.ops.transport import gpu, reference, sinkhorn  # noqa: E402
-from softperm.ops.transport.problem import Problem, pose  # noqa: E402
+from softperm.ops.transport import Problem, gpu, pose, reference, sinkhorn  # noqa: E402
 
 RAGGED = (0, 1, 2, 7, 31, 32, 33, 100, 129, 400, 513, 900, 2500, 6000)
 
@@ -76,9 +75,9 @@ def poison():
 
 
 def solve(problem, grad, iterations=ITERATIONS, tolerance=0.0, gradient=1):
-    out = gpu.forward(*arrays(problem), iterations, tolerance)
+    out = gpu.forward(problem, iterations, tolerance)
     plan, history, used, error = out
-    back = gpu.backward(grad, plan, *arrays(problem), history, used, error, tolerance, gradient)
+    back = gpu.backward(problem, grad, history, used, tolerance, gradient)
     return plan, used, error, *back
 
 
@@ -191,14 +190,14 @@ def check_vmap():
 def check_streams():
     """Two streams with large problems at once: groups of programs must not lock each other out."""
     problems = [draw([20000, 700, 3000], 20, padding=False, dustbin=False, seed=s) for s in (0, 1)]
-    alone = [gpu.forward(*arrays(p), 50, 0.0)[0] for p in problems]
+    alone = [gpu.forward(p, 50, 0.0)[0] for p in problems]
     streams = [torch.cuda.Stream() for _ in problems]
     torch.cuda.synchronize()
     for _ in range(20):
         found = []
         for stream, problem in zip(streams, problems, strict=True):
             with torch.cuda.stream(stream):
-                found.append(gpu.forward(*arrays(problem), 50, 0.0)[0])
+                found.append(gpu.forward(problem, 50, 0.0)[0])
         torch.cuda.synchronize()
     for x, y in zip(alone, found, strict=True):
         assert torch.equal(x, y)
@@ -237,10 +236,9 @@ def build(p: int, padding: bool, dustbin: bool, dtype: torch.dtype, backward: bo
     if backward:
         history = problem.scores.new_zeros(1, 2, 2, problem.column_mass.shape[-1]).double()
         used = torch.ones(1, 2, dtype=torch.int32, device="cuda")
-        grad = plan = problem.scores
-        gpu.backward(grad, plan, *arrays(problem), history, used, used.to(dtype), 0.0, 1)
+        gpu.backward(problem, problem.scores, history, used, 0.0, 1)
     else:
-        gpu.forward(*arrays(problem), 2, 0.0)
+        gpu.forward(problem, 2, 0.0)
     torch.cuda.synchronize()
     return time.perf_counter() - begin
 

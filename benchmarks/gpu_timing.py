@@ -11,8 +11,7 @@ import numpy as np
 import torch
 import triton
 
-from softperm.ops.transport import gpu
-from softperm.ops.transport.problem import Problem, pose
+from softperm.ops.transport import Problem, gpu, pose
 
 ITERATIONS = 100
 BANDWIDTH = 4.3e12  # bytes a second, read and written, as measured by a large copy on an H200
@@ -126,13 +125,13 @@ def measure(name: str, path: Path, models: int, dustbin: bool) -> dict:
     tiled = np.tile(sizes, models)
     problem = draw(tiled, p, padding=True, dustbin=dustbin, capacity=capacity)
     grad = torch.randn_like(problem.scores)
-    plan, history, used, error = gpu.forward(*arrays(problem), ITERATIONS, 0.0)
+    _, history, used, _ = gpu.forward(problem, ITERATIONS, 0.0)
 
     def forward(tolerance=0.0):
-        return gpu.forward(*arrays(problem), ITERATIONS, tolerance)
+        return gpu.forward(problem, ITERATIONS, tolerance)
 
     def backward(history=history, used=used, tolerance=0.0, gradient=1):
-        return gpu.backward(grad, plan, *arrays(problem), history, used, error, tolerance, gradient)
+        return gpu.backward(problem, grad, history, used, tolerance, gradient)
 
     _, early_history, early_used, _ = forward(1e-6)
     early = (early_history, early_used, 1e-6, 0)

@@ -15,8 +15,8 @@ from triton.runtime import jit
 
 from softperm.ops.normalisation import gpu as normalisation
 from softperm.ops.ragged import gpu as ragged
+from softperm.ops.transport import Problem, pose
 from softperm.ops.transport import gpu as transport
-from softperm.ops.transport.problem import pose
 from softperm.training import gpu_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -82,9 +82,9 @@ def transports() -> None:
     """Problems on the chip and problems that are streamed, forward and backward."""
     case = draw([30, 3000], 20, padding=True, dustbin=True)
     problem = pose(case.scores.float(), case.ptr, **case.arguments())
-    arrays = [getattr(problem, name).detach() for name in problem.__dataclass_fields__]
-    plan, history, used, error = transport.forward(*arrays, 100, 1e-6)
-    transport.backward(case.grad, plan, *arrays, history, used, error, 1e-6, 1)
+    problem = Problem(*(tensor.detach() for tensor in vars(problem).values()))
+    _, history, used, _ = transport.forward(problem, 100, 1e-6)
+    transport.backward(problem, case.grad, history, used, 1e-6, 1)
 
 
 if __name__ == "__main__":

@@ -15,23 +15,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch._ops import OpOverload
 
+from softperm.jit import kernel
 from softperm.ops.operators import (
+    check_offsets,
     deferred,
     mapped_axis_first,
     over_models,
     refuse_function_transforms,
     register,
 )
-from softperm.ops.ragged import cpu
+from softperm.parallel import over_ranges
 
 __all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]
 
 _GPU = "softperm.ops.ragged.gpu"
+FAST = {"contract", "reassoc", "nsz"}
 
 
 def propagate(
@@ -224,6 +228,105 @@ def _rows(row_ptr: Tensor, col: Tensor) -> Tensor:
     return torch.searchsorted(row_ptr[:, 1:].contiguous(), edge, right=True)
 
 
+# On the CPU, in numba: graphs or rows are divided among threads.
+
+
+@kernel(fastmath=FAST)
+def _pool(left, right, begin, end, out, first, last):
+    held, row = np.empty(out.shape[1:]), np.empty(right.shape[1])
+    for g in range(first, last):
+        held[:] = 0.0
+        for v in range(begin[g], end[g]):
+            for f in range(right.shape[1]):
+                row[f] = right[v, f]
+            for p in range(left.shape[1]):
+                scale = np.float64(left[v, p])
+                for f in range(right.shape[1]):
+                    held[p, f] += scale * row[f]
+        for p in range(left.shape[1]):
+            for f in range(right.shape[1]):
+                out[g, p, f] = held[p, f]
+
+
+@kernel(fastmath=FAST)
+def _spread(small, right, begin, end, out, first, last):
+    for g in range(first, last):
+        for v in range(begin[g], end[g]):
+            for f in range(right.shape[1]):
+                scale = right[v, f]
+                for p in range(out.shape[1]):
+                    out[v, p] += scale * small[g, f, p]
+
+
+@kernel(fastmath=FAST)
+def _propagate(x, row_ptr, col, weight, out, vertices, edges, first, last):
+    held = np.empty(x.shape[1])
+    for v in range(first, last):
+        m = v // vertices  # the model; it has one offset more than vertices
+        held[:] = 0.0
+        for e in range(m * edges + row_ptr[v + m], m * edges + row_ptr[v + m + 1]):
+            scale = np.float64(weight[e]) if weight.size else 1.0
+            source = m * vertices + col[e]
+            for f in range(x.shape[1]):
+                held[f] += scale * x[source, f]
+        for f in range(x.shape[1]):
+            out[v, f] = held[f]
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().numpy()
+
+
+def _spans(ptr: Tensor, vertices: int) -> tuple[np.ndarray, np.ndarray]:
+    """First vertex of each graph m · B + b, and the end of its vertices."""
+    check_offsets(ptr, vertices)
+    if len(ptr) > 1:
+        ptr = ptr + vertices * torch.arange(len(ptr))[:, None]
+    return _array(ptr[:, :-1].flatten()), _array(ptr[:, 1:].flatten())
+
+
+def _pool_cpu(left: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    (m, b1), (_, v, p), f = ptr.shape, left.shape, right.shape[2]
+    out = left.new_zeros(m * (b1 - 1), p, f)
+    rows = [_array(t.flatten(0, 1)) for t in (left, right)]
+    over_ranges(_pool, len(out), left.numel() * f, *rows, *_spans(ptr, v), out.numpy())
+    return out.unflatten(0, (m, b1 - 1))
+
+
+def _spread_cpu(small: Tensor, right: Tensor, ptr: Tensor) -> Tensor:
+    m, v, f = right.shape
+    out = right.new_zeros(m * v, small.shape[2])
+    transposed = _array(small.flatten(0, 1).mT)  # (MB, F, P)
+    rows = _array(right.flatten(0, 1))
+    over_ranges(
+        _spread, len(transposed), out.numel() * f, transposed, rows, *_spans(ptr, v), out.numpy()
+    )
+    return out.unflatten(0, (m, v))
+
+
+def _row_offsets_cpu(edge_index: Tensor, vertices: int, valid: bool) -> Tensor:
+    if not valid and edge_index.numel():
+        low, high = (int(end) for end in edge_index.aminmax())
+        if low < 0 or high >= vertices:
+            raise ValueError(
+                f"edge_index must name vertices from 0 to {vertices - 1}; got {low} to {high}"
+            )
+    vertex = torch.arange(vertices + 1).expand(len(edge_index), -1)
+    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex.contiguous())
+
+
+def _propagate_cpu(
+    x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
+) -> Tensor:
+    m, v, f = x.shape
+    out = x.new_empty(m * v, f)
+    weight = x.new_empty(0) if weight is None else weight
+    given = (x.flatten(0, 1), row_ptr.flatten(), col.flatten(), weight.flatten(), out)
+    arrays = [_array(t) for t in given]
+    over_ranges(_propagate, len(out), col.numel() * f, *arrays, v, col.shape[1])
+    return out.unflatten(0, (m, v))
+
+
 # Their gradients.
 
 
@@ -267,7 +370,7 @@ pool_op = register(
         ptr.shape[0], ptr.shape[1] - 1, left.shape[2], right.shape[2]
     ),
     reference=_pool_reference,
-    cpu=cpu.pool,
+    cpu=_pool_cpu,
     gpu=deferred(_GPU, "pool"),
     save=_save_inputs,
     backward=_pool_backward,
@@ -279,7 +382,7 @@ spread_op = register(
     "spread(Tensor small, Tensor right, Tensor ptr) -> Tensor",
     fake=lambda small, right, ptr: right.new_empty(*right.shape[:2], small.shape[2]),
     reference=_spread_reference,
-    cpu=cpu.spread,
+    cpu=_spread_cpu,
     gpu=deferred(_GPU, "spread"),
     save=_save_inputs,
     backward=_spread_backward,
@@ -293,7 +396,7 @@ row_offsets_op = register(
         edge_index.shape[0], vertices + 1, dtype=torch.long
     ),
     reference=_row_offsets_reference,
-    cpu=cpu.row_offsets,
+    cpu=_row_offsets_cpu,
     gpu=deferred(_GPU, "row_offsets"),
     vmap=over_models,
 )
@@ -306,7 +409,7 @@ propagate_op = register(
     "propagate(Tensor x, Tensor row_ptr, Tensor col, Tensor? weight, bool symmetric) -> Tensor",
     fake=lambda x, row_ptr, col, weight, symmetric: x.new_empty(x.shape),
     reference=_propagate_reference,
-    cpu=cpu.propagate,
+    cpu=_propagate_cpu,
     gpu=deferred(_GPU, "propagate"),
     save=_save_edges,
     backward=_propagate_backward,

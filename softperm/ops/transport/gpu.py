@@ -24,6 +24,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softperm.ops.transport import Gradients, Problem, Solution
+
 GROUP = 32
 """Largest number of programs that share a problem."""
 
@@ -86,46 +88,23 @@ class Layout:
         return self.chip[-1][0] if self.chip else -1
 
 
-def forward(
-    scores: Float[Tensor, "V P"],
-    ptr: Int[Tensor, "M B1"],
-    row_mass: Float[Tensor, " V"],
-    column_mass: Float[Tensor, "M B C"],
-    extra: Float[Tensor, "M R C"],
-    extra_mass: Float[Tensor, "M B R"],
-    bin_score: Float[Tensor, " M"],
-    iterations: int,
-    tolerance: float,
-    largest: int = -1,
-) -> tuple[
-    Float[Tensor, "V P"], Float[Tensor, "M B T C"], Int[Tensor, "M B"], Float[Tensor, "M B"]
-]:
-    """Plans of all problems; see :class:`softperm.ops.transport.problem.Problem` for the arrays.
+def forward(problem: Problem, iterations: int, tolerance: float, largest: int = -1) -> Solution:
+    """Solves all problems.
 
     Args:
-        scores: score of each vertex for each latent vertex.
-        ptr: where each problem's vertices begin and end, for each model.
-        row_mass: mass of each vertex's row.
-        column_mass: mass of each column.
-        extra: scores of the extra rows.
-        extra_mass: mass of the extra rows.
-        bin_score: score of the dustbin column.
+        problem: the problems, on a GPU or, under Triton's interpreter, on the CPU.
         iterations: largest number of iterations.
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
             ``gpu_updates.judge``).
         largest: upper bound of the number of vertices of a problem; −1 if unknown.
-
-    Returns:
-        The plan, the float64 column potentials after each iteration that was run, the iterations
-        used, and the largest remaining relative error of a column.
     """
     from softperm.ops.transport.gpu_on_chip import forward_chip
     from softperm.ops.transport.gpu_streaming import forward_stream
 
-    inputs = _contiguous(scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score)
+    inputs = _contiguous(*vars(problem).values())
     scores = inputs[0]
-    layout = _layout(scores, column_mass, extra, largest)
-    m, b, c = column_mass.shape
+    layout = _layout(problem, largest)
+    m, b, c = problem.column_mass.shape
     plan = torch.zeros_like(scores)
     history = scores.new_empty(m, b, iterations, c, dtype=torch.float64)
     used = scores.new_empty(m, b, dtype=torch.int32)
@@ -147,55 +126,34 @@ def forward(
 
 
 def backward(
+    problem: Problem,
     grad_plan: Float[Tensor, "V P"],
-    plan: Float[Tensor, "V P"],
-    scores: Float[Tensor, "V P"],
-    ptr: Int[Tensor, "M B1"],
-    row_mass: Float[Tensor, " V"],
-    column_mass: Float[Tensor, "M B C"],
-    extra: Float[Tensor, "M R C"],
-    extra_mass: Float[Tensor, "M B R"],
-    bin_score: Float[Tensor, " M"],
     history: Float[Tensor, "M B T C"],
     used: Int[Tensor, "M B"],
-    error: Float[Tensor, "M B"],
     tolerance: float,
     gradient: int,
     largest: int = -1,
-) -> tuple[Float[Tensor, "V P"], Float[Tensor, "M B R C"], Float[Tensor, "M B"]]:
-    """Gradients with respect to scores, and per problem to the extra rows and the bin score.
+) -> Gradients:
+    """Gradients of scores, and for each problem of its extra rows and of its dustbin's score.
+
+    They are 0 for vertices outside every problem or without mass.
 
     Args:
+        problem: the problems.
         grad_plan: gradient with respect to the plan.
-        plan: the plan; not read, because recomputing it from ``history`` is more precise.
-        scores: as for :func:`forward`, like the next six.
-        ptr: where each problem's vertices begin and end, for each model.
-        row_mass: mass of each vertex's row.
-        column_mass: mass of each column.
-        extra: scores of the extra rows.
-        extra_mass: mass of the extra rows.
-        bin_score: score of the dustbin column.
-        history: from :func:`forward`, like the next two.
-        used: iterations used.
-        error: remaining error.
+        history: column potentials that :func:`forward` returned.
+        used: iterations that :func:`forward` used.
         tolerance: the tolerance of :func:`forward`.
-        gradient: 1 for that of the truncated iteration, 2 for that of the fixed point (1 if its
-            series does not converge); 0 selects 2 for problems that stopped early at a tolerance
-            below 1e-3, and 1 for the others.
+        gradient: as for :func:`softperm.ops.transport.cpu.backward`.
         largest: as for :func:`forward`.
-
-    Returns:
-        The gradients, 0 for vertices outside every problem or without mass.
     """
     from softperm.ops.transport.gpu_on_chip import backward_chip
     from softperm.ops.transport.gpu_streaming import backward_stream
 
-    inputs = _contiguous(
-        grad_plan, scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score, history, used
-    )
+    inputs = _contiguous(grad_plan, *vars(problem).values(), history, used)
     scores = inputs[1]
-    layout = _layout(scores, column_mass, extra, largest)
-    m, b, c = column_mass.shape
+    layout = _layout(problem, largest)
+    m, b, c = problem.column_mass.shape
     iterations = history.shape[2]
     d_scores = torch.zeros_like(scores)
     d_extra = scores.new_empty(m, b, layout.extra, c)
@@ -214,10 +172,11 @@ def backward(
     return outputs
 
 
-def _layout(scores: Tensor, column_mass: Tensor, extra: Tensor, largest: int) -> Layout:
+def _layout(problem: Problem, largest: int) -> Layout:
     """Chooses tiles from what the host knows without waiting for the device."""
-    m, b, c = column_mass.shape
-    v, r = scores.shape[0], extra.shape[1]
+    scores = problem.scores
+    m, b, c = problem.column_mass.shape
+    v, r = scores.shape[0], problem.extra.shape[1]
     if c > MOST_COLUMNS:
         raise ValueError(
             f"the GPU kernels take at most {MOST_COLUMNS} columns, dustbin included; got {c}; "

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.ops.transport.problem import Problem, check_values
+from softperm.ops.transport import Problem, check_values
 
 
 def solve(

@@ -19,8 +19,7 @@ from ops.transport.cases import (
     oracle,
 )
 
-from softperm.ops.transport import sinkhorn, sinkhorn_op
-from softperm.ops.transport.problem import Problem, pose
+from softperm.ops.transport import Problem, pose, sinkhorn, sinkhorn_op
 
 SIZES = [0, 1, 9, 33, 2, 16, 70]
 SHAPES = [(False, False), (True, False), (False, True), (True, True)]  # padding, dustbin

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kernels import DEVICE, law
 from ops.transport.cases import Case, distance, draw, jointly, oracle
 
-from softperm.ops.transport import gpu, reference
-from softperm.ops.transport.problem import pose
+from softperm.ops.transport import Problem, gpu, pose, reference
 
 SHAPES = [(False, False), (True, False), (False, True), (True, True)]  # padding, dustbin
 LEAVES = ["scores", "padding", "dustbin"]
@@ -28,12 +27,9 @@ def solve(case: Case, iterations: int, tolerance=0.0, gradient=1):
     leaves = {k: moved[k].clone().requires_grad_() for k in LEAVES if k in moved}
     case = replace(case, **(moved | leaves))
     problem = pose(case.scores, case.ptr, **case.arguments())
-    arrays = [getattr(problem, k) for k in problem.__dataclass_fields__]
-    arrays = [t.detach() for t in arrays]
-    plan, history, used, error = gpu.forward(*arrays, iterations, tolerance)
-    d_scores, d_extra, d_bin = gpu.backward(
-        case.grad, plan, *arrays, history, used, error, tolerance, gradient
-    )
+    given = Problem(*(t.detach() for t in vars(problem).values()))
+    plan, history, used, _ = gpu.forward(given, iterations, tolerance)
+    d_scores, d_extra, d_bin = gpu.backward(given, case.grad, history, used, tolerance, gradient)
     outputs = [(problem.scores, d_scores), (problem.extra, d_extra.sum(1))]
     outputs += [(problem.bin_score, d_bin.sum(1))]
     outputs = [(x, g) for x, g in outputs if x.requires_grad]
@@ -197,9 +193,8 @@ def test_models_at_once_equal_each_model_alone():
     alone = [[getattr(q, k).to(DEVICE) for k in q.__dataclass_fields__] for q in problems]
     stacked = [torch.cat(pair) for pair in zip(*alone, strict=True)]
     stacked[1] = torch.stack([alone[0][1][0], alone[1][1][0] + 10])
-    for x, *parts in zip(
-        gpu.forward(*stacked, 3, 0.0), *(gpu.forward(*a, 3, 0.0) for a in alone), strict=True
-    ):
+    together, *each = (gpu.forward(Problem(*a), 3, 0.0) for a in (stacked, *alone))
+    for x, *parts in zip(together, *each, strict=True):
         assert torch.equal(x, torch.cat(parts))
 
 
@@ -216,12 +211,12 @@ def test_knowing_the_largest_graph_spares_launches_and_changes_nothing(monkeypat
     )
     case = draw([0, *[most] * (16 // most + 1)], 3, padding=True, dustbin=True)
     problem = pose(case.scores, case.ptr, **case.arguments())
-    arrays = [getattr(problem, k).detach().to(DEVICE) for k in problem.__dataclass_fields__]
+    moved = Problem(*(t.detach().to(DEVICE) for t in vars(problem).values()))
     grad = case.grad.to(DEVICE)
     results = []
     for largest in (-1, most):
-        plan, history, used, error = gpu.forward(*arrays, 2, 0.0, largest)
-        back = gpu.backward(grad, plan, *arrays, history, used, error, 0.0, 1, largest)
+        plan, history, used, error = gpu.forward(moved, 2, 0.0, largest)
+        back = gpu.backward(moved, grad, history, used, 0.0, 1, largest)
         results.append((plan, used, error, *back))  # history may end before its last row
     assert counts_of_launches == [3, 3, launches, launches]
     for every, promised in zip(*results, strict=True):
@@ -234,20 +229,19 @@ def test_empty_batches_have_empty_plans():
     no = {k: torch.zeros(s, device=DEVICE) for k, s in {"v": (0, 3), "b": (1, 0, 3)}.items()}
     empty = torch.zeros(1, 0, 3, device=DEVICE)
     bins = torch.zeros(1, device=DEVICE)
-    plan, history, used, error = gpu.forward(
-        no["v"], none, no["v"][:, 0], no["b"], empty, empty.mT[:, :0], bins, 5, 0.0
-    )
+    problem = Problem(no["v"], none, no["v"][:, 0], no["b"], empty, empty.mT[:, :0], bins)
+    plan, history, used, error = gpu.forward(problem, 5, 0.0)
     assert plan.shape == (0, 3)
     assert history.shape == (1, 0, 5, 3)
     assert used.shape == error.shape == (1, 0)
 
 
 def test_more_columns_than_the_kernels_take_are_refused_with_the_remedy():
-    scores, mass, extra = torch.zeros(2, 2000), torch.zeros(1, 1, 2000), torch.zeros(1, 0, 2000)
+    problem = pose(torch.zeros(2, 2000), torch.tensor([0, 2]))
     with pytest.raises(
         ValueError, match=r"at most 1024 columns.*got 2000; use backend='reference'"
     ):
-        gpu._layout(scores, mass, extra, -1)
+        gpu._layout(problem, -1)
 
 
 def _play(rank: int, programs: int, kernel, arguments):
