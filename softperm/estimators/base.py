@@ -28,21 +28,19 @@ from softperm.errors import GraphError
 from softperm.estimators.settings import check_settings, choose, parameters
 from softperm.nn.attribution import Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
-from softperm.nn.model import ModelConfig, PiGNN, build, rebuild
+from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
-from softperm.nn.sharpness import Sharpness
+from softperm.nn.permutation import Sharpness
 from softperm.progress import progress_bars
 from softperm.pyg import Data
 from softperm.training.batching import Examples
-from softperm.training.cuda_graphs import evaluating
 from softperm.training.data import TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.epoch_tracker import Epoch
 from softperm.training.loop import FitResult, TrainingInterrupted, fit, predict
 from softperm.training.settings import TrainingConfig
 from softperm.training.stack import fit_stack
-from softperm.training.targets import weight_array
-from softperm.training.tasks import Task, mean_prediction
+from softperm.training.tasks import Task, mean_prediction, weight_array
 
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform

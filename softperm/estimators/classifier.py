@@ -13,14 +13,16 @@ from torch import Tensor
 
 from softperm.estimators.base import PiGNNEstimator
 from softperm.training.data import TrainingData
-from softperm.training.targets import (
+from softperm.training.tasks import (
+    Classification,
+    MultiLabel,
+    Task,
     check_classes,
     class_array,
     encode_answers,
     encode_classes,
     find_classes,
 )
-from softperm.training.tasks import Classification, MultiLabel, Task
 
 
 class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from softperm.estimators.base import PiGNNEstimator
 from softperm.training.data import TrainingData
-from softperm.training.targets import encode_numbers, target_array
-from softperm.training.tasks import Regression, Task
+from softperm.training.tasks import Regression, Task, encode_numbers, target_array
 
 
 class PiGNNRegressor(RegressorMixin, PiGNNEstimator):

@@ -6,20 +6,20 @@ like any other vertex, but it and any vertex after ``ptr[-1]`` stay out of norma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
-from softperm.nn.dropout import dropout
 from softperm.ops.linear import VertexLinear, vertex_linear
 from softperm.ops.normalisation import VertexBatchNorm
 from softperm.ops.ragged import propagate
 
+_LOW_32 = 0xFFFFFFFF
 _CONSTANT = 1e-6  # a standard deviation relative to the mean that only rounding explains
 
 
@@ -315,3 +315,70 @@ class DropAttributes(nn.Module):
         copy = batch.__copy__()
         copy.encoded = self.drop(batch.x)
         return copy
+
+
+class Dropout(nn.Module):
+    r"""Sets a share p of the units to 0 in training and scales the others by :math:`1 / (1 - p)`.
+
+    The units that are dropped are a function of the seed, the number of training steps and the
+    place of a unit. So a network drops the same units alone and in a stack of many, before and
+    after an interruption, on every device, and in a CUDA graph, which replays the counting of
+    steps. The network that it is part of counts its training steps: see :func:`count_step`.
+
+    Args:
+        p: the share.
+    """
+
+    seed: Tensor
+    step: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("seed", torch.randint(1 << 32, ()))
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+        """The units that remain; all of them outside training."""
+        if not self.training:
+            return x
+        kept = keep_mask(x.shape, self.p, self.seed, self.step)
+        return torch.where(kept, x / (1 - self.p), 0)
+
+
+def dropout(p: float) -> nn.Module:
+    """A :class:`Dropout`, or nothing for p = 0."""
+    return Dropout(p) if p else nn.Identity()
+
+
+@torch.no_grad()
+def count_step(modules: Iterable[nn.Module], vertices: Int[Tensor, ""]) -> None:
+    """Counts a training step: the next one will drop other units.
+
+    A stack of networks goes on until the last of them has seen its graphs. An empty mini-batch is
+    no step, so that a network in a stack drops the units that it would drop alone.
+
+    Args:
+        modules: parts of a network; those that are no :class:`Dropout` do not count.
+        vertices: number of vertices of the mini-batch.
+    """
+    for module in modules:
+        if isinstance(module, Dropout):
+            module.step.add_((vertices > 0).long())
+
+
+def keep_mask(
+    shape: torch.Size, p: float, seed: Int[Tensor, ""], step: Int[Tensor, ""]
+) -> Bool[Tensor, "*axes"]:
+    """Which units of a tensor remain: all but a share p, chosen by seed, step and place."""
+    place = torch.arange(shape.numel(), device=seed.device).view(shape)
+    key = mix(mix(step) ^ seed)
+    return mix(mix(place + key) ^ key) >= int(p * 2**32)
+
+
+def mix(value: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
+    """A bijection of the lowest 32 bits that spreads every bit (Wellons' lowbias32)."""
+    value = value & _LOW_32
+    value = ((value ^ (value >> 16)) * 0x7FEB352D) & _LOW_32
+    value = ((value ^ (value >> 15)) * 0x846CA68B) & _LOW_32
+    return value ^ (value >> 16)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from softperm.nn.dropout import dropout
+from softperm.nn.encoders import dropout
 from softperm.ops.linear import Linear
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch, prepare
 from softperm.nn import permutation as perm
 from softperm.nn.alignment import align_adjacency, align_attributes, align_edge_attributes
-from softperm.nn.dropout import count_step
 from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices, LabelEmbedding
 from softperm.nn.encoders import (
     DropAttributes,
@@ -29,11 +29,12 @@ from softperm.nn.encoders import (
     StandardiseAttributes,
     VertexNetwork,
     VertexStatistics,
+    count_step,
 )
 from softperm.nn.heads import ConvHead, MLPHead
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
+from softperm.nn.permutation import Sharpness
 from softperm.nn.settings import ModelConfig
-from softperm.nn.sharpness import Sharpness
 
 Features = Callable[[GraphBatch], Float[Tensor, "V F"]]
 View = Callable[[Float[Tensor, "V P"], GraphBatch], Float[Tensor, "B P ..."]]
@@ -369,3 +370,14 @@ def _head(config: ModelConfig, widths: Sequence[int]) -> nn.Module:
     if config.head == "conv":
         return ConvHead(widths, p, config.outputs, **last)
     return MLPHead([p * width for width in widths], config.outputs, config.head_hidden, **last)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Puts a network into evaluation mode within the block."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
+from softperm.nn.model import evaluating
 from softperm.pyg import Data
 from softperm.training.batching import BatchShape, gather
 from softperm.training.tasks import Task, mean_loss
@@ -246,14 +247,3 @@ class CapturedOutputs:
                 assert outputs is not None, "the shape holds each of these mini-batches"
                 rows.append(outputs[0][: len(part)].clone())
         return torch.cat(rows).cpu()
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Puts a network into evaluation mode within the block."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

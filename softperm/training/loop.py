@@ -34,9 +34,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
+from softperm.nn.model import evaluating
 from softperm.training.batching import BatchLoader, Examples, MiniBatch, epoch_order
 from softperm.training.checkpoints import read_checkpoint, write_checkpoint
-from softperm.training.cuda_graphs import CapturedGradients, CapturedOutputs, evaluating
+from softperm.training.cuda_graphs import CapturedGradients, CapturedOutputs
 from softperm.training.devices import (
     Fabric,
     OneDevice,

@@ -21,8 +21,17 @@ from softperm.data.formats.tables import as_number
 from softperm.data.vocabulary import Label, Vocabulary
 from softperm.errors import GraphError, errors_about_graph
 from softperm.training.data import TrainingData, divide
-from softperm.training.targets import encode_answers, encode_classes, encode_numbers, find_classes
-from softperm.training.tasks import METRICS, Classification, MultiLabel, Regression, Task
+from softperm.training.tasks import (
+    METRICS,
+    Classification,
+    MultiLabel,
+    Regression,
+    Task,
+    encode_answers,
+    encode_classes,
+    encode_numbers,
+    find_classes,
+)
 
 TASKS = ("classification", "multilabel", "regression")
 MAX_CLASSES = 20  # whole numbers with more distinct values than this are taken for measurements

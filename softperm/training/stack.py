@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 
 from softperm.data.collection import Collection
 from softperm.jit import kernel
+from softperm.nn.model import evaluating
 from softperm.parallel import over_ranges
 from softperm.pyg import Data
 from softperm.training.batching import (
@@ -32,7 +33,7 @@ from softperm.training.batching import (
     gather,
     index_batches,
 )
-from softperm.training.cuda_graphs import CapturedStep, CapturePool, evaluating, on_device
+from softperm.training.cuda_graphs import CapturedStep, CapturePool, on_device
 from softperm.training.devices import OneDevice
 from softperm.training.epoch_tracker import EpochTracker
 from softperm.training.loop import FitResult, Training, check_validation, stop_requests

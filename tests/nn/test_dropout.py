@@ -7,7 +7,7 @@ import torch
 from samples import collect, double, random_graph, same_weights
 from torch.testing import assert_close
 
-from softperm.nn.dropout import Dropout, count_step, dropout, keep_mask
+from softperm.nn.encoders import Dropout, count_step, dropout, keep_mask
 from softperm.nn.model import ModelConfig, build
 from softperm.training.batching import Examples
 from softperm.training.loop import fit

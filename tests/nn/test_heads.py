@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softperm.nn.dropout import Dropout
+from softperm.nn.encoders import Dropout
 from softperm.nn.heads import ConvHead, MLPHead
 
 B, P, F = 3, 5, 2

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from torch.testing import assert_close
 
 from softperm.nn.model import ModelConfig, build
-from softperm.nn.sharpness import first_component, row_entropy, used_latent_vertices
+from softperm.nn.permutation import first_component, row_entropy, used_latent_vertices
 
 P = 5
 

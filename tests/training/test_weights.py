@@ -14,7 +14,6 @@ from softperm.training.batching import Examples
 from softperm.training.loop import fit
 from softperm.training.settings import TrainingConfig
 from softperm.training.stack import fit_stack
-from softperm.training.targets import weight_array
 from softperm.training.tasks import (
     Classification,
     MultiLabel,
@@ -22,6 +21,7 @@ from softperm.training.tasks import (
     class_factors,
     count_targets,
     mean_loss,
+    weight_array,
 )
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
+from softperm.nn.encoders import mix
 from softperm.nn.permutation import structure
 from softperm.ops.linear import Linear
 from softperm.ops.normalisation import VertexBatchNorm
@@ -178,17 +179,9 @@ class Dropout(nn.Module):
             return x
         row = torch.arange(x.shape[0], device=x.device)[:, None]
         column = torch.arange(x.shape[1], device=x.device)
-        drawn = _hash(_hash(_hash(self.seed + self.step * 0x9E3779B9) + row) + column)  # (K, F)
+        drawn = mix(mix(mix(self.seed + self.step * 0x9E3779B9) + row) + column)  # (K, F)
         self.step.add_(count > 0)
         return torch.where(drawn < self.rate * 2**32, 0.0, x / (1 - self.rate))
-
-
-def _hash(value: Int[Tensor, ...]) -> Int[Tensor, ...]:
-    """Mixes whole numbers into uniform ones of 32 bits (Wellons' lowbias32)."""
-    value = value & 0xFFFFFFFF
-    value = ((value ^ (value >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
-    value = ((value ^ (value >> 15)) * 0x846CA68B) & 0xFFFFFFFF
-    return value ^ (value >> 16)
 
 
 class VertexMLP(nn.Module):
