@@ -302,7 +302,7 @@ _BASELINES = (
     System(
         "gin",
         "GIN",
-        network="gin:GIN",
+        network="classification:GIN",
         grid={
             "widths": ((64,) * 4, (32,) * 4, (64,), (32, 32)),
             "train_eps": (True, False),
@@ -319,7 +319,7 @@ _BASELINES = (
     System(
         "graphsage",
         "GraphSAGE",
-        network="sage:GraphSAGE",
+        network="classification:GraphSAGE",
         grid={
             "hidden": (32, 64),
             "layers": (3, 5),
@@ -333,7 +333,7 @@ _BASELINES = (
     System(
         "gcn",
         "GCN",
-        network="gcn:GCN",
+        network="classification:GCN",
         grid={
             "hidden": (32, 64),
             "layers": (3, 5),
@@ -346,7 +346,7 @@ _BASELINES = (
     System(
         "structure-free",
         "Structure-free",
-        network="structure_free:StructureFree",
+        network="classification:StructureFree",
         grid={
             "hidden": (32, 128, 256),
             "learning_rate": (1e-1, 1e-3, 1e-4),
@@ -359,7 +359,7 @@ _BASELINES = (
     System(
         "dgcnn",
         "DGCNN",
-        network="dgcnn:DGCNN",
+        network="classification:DGCNN",
         grid={
             "hidden": (32, 64),
             "layers": (2, 3, 4),
@@ -384,7 +384,7 @@ _BASELINES = (
     System(
         "ecc",
         "ECC",
-        network="ecc:ECC",
+        network="classification:ECC",
         grid={
             "hidden": (32, 64),
             "layers": (2,),
@@ -397,31 +397,31 @@ _BASELINES = (
     System(
         "gcn-edges",
         "GCN with edges",
-        network="molecular:gcn_with_edges",
+        network="ogb:gcn_with_edges",
         grid={"dropout": (0.5,), **_OGB_TRAINING},
         **_OGB,
     ),
     System(
         "gin-edges",
         "GIN with edges",
-        network="molecular:gin_with_edges",
+        network="ogb:gin_with_edges",
         grid={"dropout": (0.5,), **_OGB_TRAINING},
         **_OGB,
     ),
-    System("pna", "PNA", network="pna:pna", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
-    System("dgn", "DGN", network="dgn:DGN", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
+    System("pna", "PNA", network="ogb:pna", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
+    System("dgn", "DGN", network="ogb:DGN", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
     System(
         "phc-gnn",
         "PHC-GNN",
-        network="phc:phc_gnn",
+        network="ogb:phc_gnn",
         grid={"dropout": (0.1,), **_OGB_TRAINING},
         **_OGB,
     ),
-    System("dtnn", "DTNN", network="dtnn:DTNN", **_QM9),
-    System("mpnn", "MPNN", network="mpnn:MPNN", **_QM9),
+    System("dtnn", "DTNN", network="qm9:DTNN", **_QM9),
+    System("mpnn", "MPNN", network="qm9:MPNN", **_QM9),
     System("1-2-gnn", "1-2-GNN", network="kgnn:HierarchicalGNN", fixed={"set_size": 2}, **_QM9),
     System("1-2-3-gnn", "1-2-3-GNN", network="kgnn:HierarchicalGNN", fixed={"set_size": 3}, **_QM9),
-    System("ppgn", "PPGN", network="ppgn:PPGN", **_QM9),
+    System("ppgn", "PPGN", network="qm9:PPGN", **_QM9),
 )
 
 SYSTEMS: dict[str, System] = {system.name: system for system in _BASELINES}

@@ -10,10 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from softperm.lab.baselines.diffpool import DiffPool
-from softperm.lab.baselines.dtnn import DTNN
 from softperm.lab.baselines.kgnn import HierarchicalGNN
-from softperm.lab.baselines.mpnn import MPNN
-from softperm.lab.baselines.ppgn import PPGN
+from softperm.lab.baselines.qm9 import DTNN, MPNN, PPGN
 from softperm.lab.systems import SYSTEMS, DataShape
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")

@@ -10,9 +10,7 @@ from lab.baselines.cases import GRAPHS, SMALL, network, outputs, shuffled
 from samples import collect, double, plain_graph
 from torch.testing import assert_close
 
-from softperm.lab.baselines.dgn import DGN, directions, first_eigenvector
 from softperm.lab.baselines.diffpool import DiffPool
-from softperm.lab.baselines.dtnn import DTNN
 from softperm.lab.baselines.kgnn import (
     HierarchicalGNN,
     edges_within,
@@ -21,10 +19,16 @@ from softperm.lab.baselines.kgnn import (
     subsets,
 )
 from softperm.lab.baselines.layers import TooLarge
-from softperm.lab.baselines.mpnn import MPNN
-from softperm.lab.baselines.pairs import all_pairs, bond_distance, euclidean_distance, pair_features
-from softperm.lab.baselines.phc import PHMLinear
-from softperm.lab.baselines.ppgn import PPGN
+from softperm.lab.baselines.ogb import DGN, PHMLinear, directions, first_eigenvector
+from softperm.lab.baselines.qm9 import (
+    DTNN,
+    MPNN,
+    PPGN,
+    all_pairs,
+    bond_distance,
+    euclidean_distance,
+    pair_features,
+)
 from softperm.lab.evaluation_data import with_positions
 from softperm.lab.systems import SYSTEMS, DataShape
 

@@ -20,18 +20,22 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import to_dense_adj, to_dense_batch
 
+from softperm.lab.baselines.classification import (
+    GIN,
+    GCNLayer,
+    SAGELayer,
+    SAGEPoolLayer,
+    SAGESumLayer,
+)
 from softperm.lab.baselines.diffpool import side_losses
-from softperm.lab.baselines.gcn import GCNLayer
-from softperm.lab.baselines.gin import GIN
 from softperm.lab.baselines.layers import (
     edge_conditioned_sum,
     max_readout,
     mean_readout,
     sum_readout,
 )
-from softperm.lab.baselines.molecular import GINRound
-from softperm.lab.baselines.mpnn import EdgeNetwork
-from softperm.lab.baselines.sage import SAGELayer, SAGEPoolLayer, SAGESumLayer
+from softperm.lab.baselines.ogb import GINRound
+from softperm.lab.baselines.qm9 import EdgeNetwork
 from softperm.nn.alignment import align_adjacency
 from softperm.ops.ragged import pool
 

@@ -1,0 +1,428 @@
+"""Baselines of the classification table: networks that Errica et al. (ICLR 2020) compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch_geometric.nn.aggr import SortAggregation
+
+from softperm.data.collection import GraphBatch, prepare
+from softperm.lab.baselines.layers import (
+    Dropout,
+    Layered,
+    Neighbours,
+    VertexMLP,
+    degree,
+    edge_conditioned_sum,
+    edge_features,
+    max_neighbours,
+    mean_neighbours,
+    mean_readout,
+    sum_neighbours,
+    sum_readout,
+    vertex_features,
+)
+from softperm.ops.linear import Linear
+from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.ragged import owners
+
+# Networks that never look at an edge (Errica et al., ICLR 2020): what structure has to beat.
+
+
+class StructureFree(nn.Module):
+    """Sums vectors of a graph's vertices, then one hidden layer.
+
+    Where vertices have discrete labels alone, the sum counts the atoms of each kind: the molecular
+    fingerprint of Ralaivola et al. (2005). Elsewhere (ENZYMES with its continuous attributes,
+    social datasets) a layer on each vertex precedes the sum: Deep Multisets (Zaheer et al., 2017).
+    The ReLU of Errica et al. after the output layer of the fingerprint is left out, because it
+    hides scores below 0 from the loss.
+
+    Args:
+        features: size F of a vertex's features.
+        outputs: number C of outputs.
+        labels_alone: whether all features are one-hot labels.
+        hidden: size H of all hidden layers.
+    """
+
+    def __init__(
+        self, features: int, outputs: int, labels_alone: bool, *, hidden: int = 32
+    ) -> None:
+        super().__init__()
+        self.vertex = None if labels_alone else Linear(features, hidden)
+        self.hidden = Linear(features if labels_alone else hidden, hidden)
+        self.output = Linear(hidden, outputs)
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        x = vertex_features(batch).to(self.output.weight.dtype)  # (V, F)
+        if self.vertex is not None:
+            x = torch.relu(self.vertex(x))  # (V, H)
+        return self.output(torch.relu(self.hidden(sum_readout(x, batch.ptr))))
+
+
+# GCN (Kipf & Welling, "Semi-Supervised Classification with Graph Convolutional Networks").
+
+
+class GCNLayer(nn.Module):
+    r"""One round of the paper (ICLR 2017).
+
+    .. math:: x_i' = \text{ReLU}\big(b + \sum_j W x_j / \sqrt{\hat d_i \hat d_j}\big)
+
+    Neighbours include the vertex itself, and :math:`\hat d` counts it.
+
+    Args:
+        features: size F of the input.
+        hidden: size H of the output.
+    """
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__()
+        self.linear = Linear(features, hidden, bias=False)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+
+    def forward(
+        self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]
+    ) -> Float[Tensor, "V H"]:
+        """The vectors after one round."""
+        norm = torch.rsqrt(degree(x, edge_index) + 1)  # (V, 1)
+        message = norm * self.linear(x)  # (V, H)
+        return torch.relu(norm * (sum_neighbours(message, edge_index) + message) + self.bias)
+
+
+class GCN(Layered):
+    """Graph convolutions for whole graphs.
+
+    The paper classifies vertices and leaves whole graphs open: the frame is that of Errica et al.
+    for GraphSAGE (all layers' vectors side by side, max readout, two fully-connected layers).
+
+    Args:
+        features: size F of a vertex's features.
+        outputs: number C of outputs.
+        hidden: size H of the hidden vectors.
+        layers: rounds of message passing.
+    """
+
+    def __init__(self, features: int, outputs: int, hidden: int = 32, layers: int = 3) -> None:
+        sizes = [features, *[hidden] * (layers - 1)]
+        super().__init__([GCNLayer(size, hidden) for size in sizes], hidden, outputs)
+
+
+# GraphSAGE (Hamilton et al., "Inductive Representation Learning on Large Graphs", 2017).
+
+
+class SAGELayer(nn.Module):
+    r"""One round: :math:`x_i' = \text{ReLU}(W_1 x_i + W_2 \, \text{agg}_{j \in N(i)} x_j + b)`.
+
+    Args:
+        features: size F of the input.
+        hidden: size H of the output.
+        aggregate: mean or sum over neighbours.
+    """
+
+    def __init__(self, features: int, hidden: int, aggregate: Neighbours = mean_neighbours) -> None:
+        super().__init__()
+        self.aggregate = aggregate
+        self.neighbours = Linear(features, hidden)
+        self.own = Linear(features, hidden, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]
+    ) -> Float[Tensor, "V H"]:
+        """The vectors after one round."""
+        return torch.relu(self.own(x) + self.neighbours(self.aggregate(x, edge_index)))
+
+
+class SAGESumLayer(SAGELayer):
+    """One round with the sum over neighbours."""
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__(features, hidden, sum_neighbours)
+
+
+class SAGEPoolLayer(SAGELayer):
+    r"""One round with the paper's pooling: the maximum over :math:`\text{ReLU}(W_p x_j + b_p)`.
+
+    Args:
+        features: size F of the input.
+        hidden: size H of the output.
+    """
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__(features, hidden, max_neighbours)
+        self.project = Linear(features, features)
+
+    def forward(
+        self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]
+    ) -> Float[Tensor, "V H"]:
+        """The vectors after one round."""
+        pooled = self.aggregate(torch.relu(self.project(x)), edge_index)  # (V, F)
+        return torch.relu(self.own(x) + self.neighbours(pooled))
+
+
+class GraphSAGE(Layered):
+    """Each vertex joins its own vector with an aggregate of its neighbours'.
+
+    The paper samples neighbours of very large graphs; here all are taken, as Errica et al. do.
+    Left open, or settled as they do: no l2 normalisation of vectors; all layers' vectors side by
+    side, max readout, two fully-connected layers. The aggregations of their grid are the mean, the
+    sum (:class:`SAGESumLayer`) and the paper's pooling (:class:`SAGEPoolLayer`).
+
+    Args:
+        features: size F of a vertex's features.
+        outputs: number C of outputs.
+        hidden: size H of the hidden vectors.
+        layers: rounds of message passing.
+        aggregation: ``mean``, ``add`` or ``max`` over neighbours.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        outputs: int,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        aggregation: str = "mean",
+    ) -> None:
+        layer = {"mean": SAGELayer, "add": SAGESumLayer, "max": SAGEPoolLayer}[aggregation]
+        sizes = [features, *[hidden] * (layers - 1)]
+        super().__init__([layer(size, hidden) for size in sizes], hidden, outputs)
+
+
+# GIN (Xu et al., "How Powerful are Graph Neural Networks?", ICLR 2019).
+
+
+class GIN(nn.Module):
+    r"""Sums neighbours into MLPs; every layer's readout has its own linear classifier.
+
+    .. math::
+        x_i^{(k)} = \text{MLP}^{(k)}\Big((1 + \epsilon^{(k)}) x_i^{(k-1)}
+            + \sum_{j \in N(i)} x_j^{(k-1)}\Big), \qquad
+        y = \sum_k W^{(k)} \, \text{readout}_i \, x_i^{(k)}
+
+    Left open by the paper, settled as in Errica et al. ("A Fair Comparison of Graph Neural Networks
+    for Graph Classification", ICLR 2020): layer 0 is an MLP on the features without message
+    passing; an MLP is linear, batch normalisation, ReLU, twice; dropout falls on each layer's
+    outputs; the readout is a sum or a mean, and ε is learnt or 0, whichever validation prefers.
+    These choices are buffers, not branches: networks that differ in them have the same shapes and
+    can be trained side by side.
+
+    Args:
+        features: size F of a vertex's features.
+        outputs: number C of outputs.
+        widths: hidden size of each round of message passing.
+        train_eps: whether ε is learnt; else it is 0.
+        readout: ``sum`` or ``mean`` over a graph's vertices.
+        dropout: rate on each layer's outputs.
+    """
+
+    learns_eps: Tensor
+    takes_mean: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        outputs: int,
+        *,
+        widths: Sequence[int] = (32, 32, 32, 32),
+        train_eps: bool = False,
+        readout: str = "sum",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sizes = [features, widths[0], *widths]
+        self.mlps = nn.ModuleList(VertexMLP([a, b, b]) for a, b in pairwise(sizes))
+        self.linears = nn.ModuleList(Linear(size, outputs) for size in sizes[1:])
+        self.dropout = Dropout(dropout)
+        self.eps = nn.Parameter(torch.zeros(len(widths)))
+        self.register_buffer("learns_eps", torch.tensor(float(train_eps)))
+        self.register_buffer("takes_mean", torch.tensor({"sum": False, "mean": True}[readout]))
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        sizes = batch.ptr.diff().clamp(min=1)[:, None]  # (B, 1)
+        share = torch.where(self.takes_mean, sizes, 1)
+        outputs = [
+            linear(sum_readout(x, batch.ptr) / share)  # (B, C)
+            for x, linear in zip(self.layers(batch), self.linears, strict=True)
+        ]
+        dropped = self.dropout(torch.cat(outputs, dim=1), batch.ptr[-1])  # (B, L · C)
+        return dropped.unflatten(1, (len(outputs), -1)).sum(1)
+
+    def layers(self, batch: GraphBatch) -> list[Float[Tensor, "V _"]]:
+        """The hidden vectors of all vertices after each layer."""
+        count: Int[Tensor, ""] = batch.ptr[-1]
+        eps = self.learns_eps * self.eps  # (L,)
+        x = self.mlps[0](vertex_features(batch).to(eps.dtype), count)  # (V, H)
+        layers = [x]
+        for k, mlp in enumerate(self.mlps[1:]):
+            x = mlp((1 + eps[k]) * x + sum_neighbours(x, batch.edge_index), count)
+            layers.append(x)
+        return layers
+
+
+# ECC (Simonovsky & Komodakis, "Dynamic Edge-Conditioned Filters in CNNs on Graphs", CVPR 2017).
+
+
+class ECCLayer(nn.Module):
+    r"""One edge-conditioned convolution.
+
+    .. math:: x_i' = b + \frac{1}{|N(i)|} \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j
+
+    N(i) holds i itself, by an edge whose features are all 0. :math:`\Theta` is a network with one
+    hidden layer of ReLUs, whose width the paper varies from dataset to dataset.
+
+    Args:
+        features: size F of the input.
+        edge_size: size of an edge's features.
+        hidden: size H of the output.
+        width: hidden units of the network that makes the filters.
+    """
+
+    def __init__(self, features: int, edge_size: int, hidden: int, width: int = 16) -> None:
+        super().__init__()
+        self.edge = nn.Linear(edge_size, width)
+        self.weight = nn.Parameter(torch.empty(width + 1, features, hidden))  # the last is alone
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        nn.init.normal_(self.weight, std=(2 / (features * (width + 1))) ** 0.5)
+
+    def forward(
+        self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], e: Float[Tensor, "E Fe"]
+    ) -> Float[Tensor, "V H"]:
+        """The vectors after one convolution."""
+        h = nn.functional.pad(torch.relu(self.edge(e)), (0, 1), value=1.0)  # (E, K + 1)
+        loop = nn.functional.pad(torch.relu(self.edge.bias), (0, 1), value=1.0)  # (K + 1,)
+        own = x @ torch.tensordot(loop, self.weight, dims=1)  # (V, H)
+        total = edge_conditioned_sum(x, edge_index, h, self.weight) + own
+        return total / (degree(x, edge_index) + 1) + self.bias
+
+
+class ECC(nn.Module):
+    """Edge-conditioned convolutions, the mean over vertices, two fully-connected layers.
+
+    Edges without attributes have the constant 1. Convolutions are followed by batch normalisation,
+    ReLU and dropout, as in the paper and in Errica et al.; dropout before the last layer is their
+    0.1. All convolutions use the whole graph. The pyramid of coarsened graphs of the paper and of
+    Errica et al. is left out, because it is not a function of the graph: it selects vertices by the
+    sign of the Laplacian's last eigenvector, which depends on the order of vertices where the
+    eigenvalue is multiple (all complete graphs, many of which are in IMDB and COLLAB), and whose
+    sign is arbitrary. It also inverts a dense matrix for each graph; Errica et al. ran out of
+    resources on the large datasets. The optimiser is Adam, as for all systems here; they use
+    gradient descent with its own decay. Results of this network cannot be compared with theirs.
+
+    Args:
+        features: size F of a vertex's features.
+        edge_size: size of an edge's features.
+        outputs: number C of outputs.
+        hidden: size H of the hidden vectors.
+        layers: number of convolutions.
+        dropout: rate after each convolution.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        edge_size: int,
+        outputs: int,
+        *,
+        hidden: int = 32,
+        layers: int = 2,
+        dropout: float = 0.05,
+    ) -> None:
+        super().__init__()
+        sizes = [features, *[hidden] * (layers - 1)]
+        self.layers = nn.ModuleList(ECCLayer(size, edge_size, hidden) for size in sizes)
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in sizes)
+        self.dropouts = nn.ModuleList(Dropout(dropout) for _ in sizes)
+        self.hidden = nn.Linear(hidden, hidden)
+        self.dropout = Dropout(0.1)
+        self.output = nn.Linear(hidden, outputs)
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        dtype, count = self.output.weight.dtype, batch.ptr[-1]
+        x, e = vertex_features(batch).to(dtype), edge_features(batch).to(dtype)
+        for layer, norm, dropout in zip(self.layers, self.norms, self.dropouts, strict=True):
+            x = dropout(norm(layer(x, batch.edge_index, e), count), count)  # (V, H)
+        graph = torch.relu(self.hidden(mean_readout(x, batch.ptr)))  # (B, H)
+        return self.output(self.dropout(graph, count))
+
+
+# DGCNN (Zhang et al., "An End-to-End Deep Learning Architecture for Graph Classification").
+
+
+class DGCNN(nn.Module):
+    r"""Sorts the vertices by their last feature and reads the first k like a sentence.
+
+    AAAI 2018.
+
+    .. math:: X^{(l+1)} = \tanh(\hat D^{-1} (A + I) X^{(l)} W^{(l)} + b^{(l)})
+
+    The last convolution has one channel, by which SortPool orders the vertices; all layers'
+    vectors of the first k go through two convolutions, a dense layer and dropout of 0.5. Widths of
+    these (16 and 32 filters, the second of height 5, 128 dense units) are the paper's; k is a
+    percentile of the training graphs' sizes, at least 10, as in Errica et al. Vertices that tie
+    are isomorphic up to colour refinement almost always, so their order does not matter.
+
+    Args:
+        features: size F of a vertex's features.
+        outputs: number C of outputs.
+        size_percentiles: number of vertices below which 0, 1, …, 100 % of training graphs lie.
+        hidden: size H of the hidden vectors.
+        layers: convolutions before the one with a single channel.
+        keep: share of the training graphs that have at most k vertices.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        outputs: int,
+        size_percentiles: Sequence[float],
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        keep: float = 0.6,
+    ) -> None:
+        super().__init__()
+        vertices = max(10, round(size_percentiles[round(100 * keep)]))
+        sizes = [features, *[hidden] * layers, 1]
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.sort = SortAggregation(k=vertices)
+        self.width = layers * hidden + 1
+        self.reading = nn.Sequential(
+            nn.Conv1d(1, 16, self.width, stride=self.width),  # one step for each vertex
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(16, 32, 5),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * (vertices // 2 - 4), 128),
+            nn.ReLU(),
+        )
+        self.dropout = Dropout(0.5)
+        self.output = nn.Linear(128, outputs)
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        x = vertex_features(batch).to(self.output.weight.dtype)
+        share = 1 / (degree(x, batch.edge_index) + 1)  # (V, 1)
+        vectors = []
+        for linear in self.linears:
+            y = linear(x)
+            x = torch.tanh(share * (sum_neighbours(y, batch.edge_index) + y))
+            vectors.append(x)
+        owner, graphs = owners(batch.ptr, len(x)), batch.ptr.numel() - 1
+        rows = torch.cat(vectors, dim=1)  # (V, width)
+        sorted_rows = rows.new_zeros(graphs, self.sort.k * rows.shape[1])  # (B, k · width)
+        if len(rows):  # PyG's sorting needs a vertex
+            sorted_rows = self.sort(rows, owner, dim_size=graphs)
+        return self.output(self.dropout(self.reading(sorted_rows[:, None]), batch.ptr[-1]))

@@ -1,0 +1,487 @@
+"""Baselines of the Open Graph Benchmark's table: embedding, rounds of messages, readout, head.
+
+GCN and GIN with edge features are those of the examples of the Open Graph Benchmark (Hu et al.,
+"Open Graph Benchmark: Datasets for Machine Learning on Graphs", 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor, nn
+from torch_geometric.nn import PNAConv
+from torch_geometric.nn.aggr import SoftmaxAggregation
+
+from softperm.data.collection import GraphBatch, prepare
+from softperm.lab.baselines.layers import (
+    Dropout,
+    MemoryLimited,
+    Readout,
+    VertexMLP,
+    degree,
+    edge_features,
+    mean_readout,
+    sum_readout,
+    vertex_features,
+)
+from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.ragged import owners
+
+
+class Molecular(nn.Module):
+    """Message passing with batch normalisation, ReLU and dropout after each round.
+
+    Attributes of vertices are one-hot labels, so a linear layer without bias is the sum of an
+    embedding for each label, as in OGB's examples.
+
+    Args:
+        features: size F of a vertex's features.
+        hidden: size H of the hidden vectors.
+        rounds: each turns vectors (V, H) and the batch into vectors (V, H).
+        head: outputs (B, C) from the graphs' vectors (B, H).
+        dropout: rate after each round.
+        residual: whether rounds have residual connections.
+        relu_last: whether the last round too ends in a ReLU.
+        readout: aggregates the vertices of each graph.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        rounds: Sequence[nn.Module],
+        head: nn.Module,
+        *,
+        dropout: float,
+        residual: bool,
+        relu_last: bool = True,
+        readout: Readout = mean_readout,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Linear(features, hidden, bias=False)
+        self.rounds = nn.ModuleList(rounds)
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in rounds)
+        self.dropouts = nn.ModuleList(Dropout(dropout) for _ in rounds)
+        self.head, self.readout = head, readout
+        self.residual, self.relu_last = residual, relu_last
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = prepare(batch)
+        count = batch.ptr[-1]
+        x = self.embed(vertex_features(batch).to(self.embed.weight.dtype))  # (V, H)
+        last = len(self.rounds) - 1
+        parts = zip(self.rounds, self.norms, self.dropouts, strict=True)
+        for k, (message, norm, dropout) in enumerate(parts):
+            y = norm(message(x, batch), count)
+            y = dropout(torch.relu(y) if k < last or self.relu_last else y, count)
+            x = x + y if self.residual else y
+        return self.head(self.readout(x, batch.ptr))
+
+
+def narrowing_head(hidden: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers, each half as wide as the one before, as PNA and DGN have them."""
+    half, quarter = max(1, hidden // 2), max(1, hidden // 4)
+    return nn.Sequential(
+        nn.Linear(hidden, half),
+        nn.ReLU(),
+        nn.Linear(half, quarter),
+        nn.ReLU(),
+        nn.Linear(quarter, outputs),
+    )
+
+
+class GCNRound(nn.Module):
+    r"""One round of GCN whose messages meet the edges' features.
+
+    .. math:: x_i' = \frac{\text{ReLU}(W x_i + r)}{\hat d_i}
+        + \sum_{j \in N(i)} \frac{\text{ReLU}(W x_j + U e_{ij})}{\sqrt{\hat d_i \hat d_j}}
+
+    Args:
+        hidden: size H of the vectors.
+        edge_size: size of an edge's features.
+    """
+
+    def __init__(self, hidden: int, edge_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, hidden)
+        self.edge = nn.Linear(edge_size, hidden, bias=False)
+        self.root = nn.Parameter(torch.randn(hidden))
+
+    def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
+        """The vectors after one round."""
+        row, col = batch.edge_index
+        norm = torch.rsqrt(degree(x, batch.edge_index) + 1)  # (V, 1)
+        x = self.linear(x)
+        e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
+        message = norm[row] * norm[col] * torch.relu(x[col] + e)
+        own = norm.square() * torch.relu(x + self.root)
+        return own.index_add(0, row, message)
+
+
+class GINRound(nn.Module):
+    r"""One round of GIN whose messages meet the edges' features (GINE, Hu et al., ICLR 2020).
+
+    .. math:: x_i' = \text{MLP}\Big((1 + \epsilon) x_i
+        + \sum_{j \in N(i)} \text{ReLU}(x_j + U e_{ij})\Big)
+
+    Args:
+        hidden: size H of the vectors.
+        edge_size: size of an edge's features.
+    """
+
+    def __init__(self, hidden: int, edge_size: int) -> None:
+        super().__init__()
+        self.edge = nn.Linear(edge_size, hidden, bias=False)
+        self.eps = nn.Parameter(torch.zeros(()))
+        self.mlp = VertexMLP([hidden, 2 * hidden, hidden], plain_last=True)
+
+    def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
+        """The vectors after one round."""
+        row, col = batch.edge_index
+        e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
+        total = ((1 + self.eps) * x).index_add(0, row, torch.relu(x[col] + e))
+        return self.mlp(total, batch.ptr[-1])
+
+
+def gcn_with_edges(
+    features: int, edge_size: int, outputs: int, *, hidden: int = 300, layers: int = 5,
+    dropout: float = 0.5,
+) -> Molecular:  # fmt: skip
+    """GCN of OGB's examples: :class:`GCNRound`, mean readout, a linear layer."""
+    return _ogb_example(GCNRound, features, edge_size, outputs, hidden, layers, dropout)
+
+
+def gin_with_edges(
+    features: int, edge_size: int, outputs: int, *, hidden: int = 300, layers: int = 5,
+    dropout: float = 0.5,
+) -> Molecular:  # fmt: skip
+    """GIN of OGB's examples: :class:`GINRound`, mean readout, a linear layer."""
+    return _ogb_example(GINRound, features, edge_size, outputs, hidden, layers, dropout)
+
+
+def _ogb_example(
+    layer: Callable[[int, int], nn.Module],
+    features: int,
+    edge_size: int,
+    outputs: int,
+    hidden: int,
+    layers: int,
+    dropout: float,
+) -> Molecular:
+    rounds = [layer(hidden, edge_size) for _ in range(layers)]
+    head = nn.Linear(hidden, outputs)
+    frame = {"dropout": dropout, "residual": False, "relu_last": False}
+    return Molecular(features, hidden, rounds, head, **frame)
+
+
+# PNA (Corso et al., "Principal Neighbourhood Aggregation for Graph Nets", NeurIPS 2020).
+
+
+AGGREGATORS = ["mean", "min", "max", "std"]
+SCALERS = ["identity", "amplification", "attenuation"]
+
+
+class PNARound(nn.Module):
+    r"""One round: four aggregators, each scaled in three ways by the degree.
+
+    .. math:: \bigoplus = \big[1, \tfrac{\log(d + 1)}{\delta}, \tfrac{\delta}{\log(d + 1)}\big]
+        \otimes [\mu, \min, \max, \sigma]
+
+    δ is the mean of log(d + 1) over the training vertices. Messages are linear in both ends and
+    the edge's features; towers share the work, and the paper's number of them varies.
+
+    Args:
+        hidden: size H of the vectors.
+        edge_size: size of an edge's features.
+        degree_counts: number of training vertices with degree 0, 1, 2, …
+        towers: groups of channels, each with its own messages; a divisor of H.
+    """
+
+    def __init__(
+        self, hidden: int, edge_size: int, degree_counts: Sequence[int], towers: int = 4
+    ) -> None:
+        super().__init__()
+        counts = torch.tensor(degree_counts if any(degree_counts[1:]) else (0, 1))
+        self.convolution = PNAConv(
+            hidden,
+            hidden,
+            AGGREGATORS,
+            SCALERS,
+            counts,
+            edge_dim=hidden,
+            towers=towers,
+            divide_input=True,
+        )
+        self.edge = nn.Linear(edge_size, hidden, bias=False)
+
+    def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
+        """The vectors after one round."""
+        e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
+        return self.convolution(x, batch.edge_index.flip(0), e)  # PyG: first row sends
+
+
+def pna(
+    features: int,
+    edge_size: int,
+    outputs: int,
+    degree_counts: Sequence[int],
+    *,
+    hidden: int = 80,
+    layers: int = 4,
+    dropout: float = 0.3,
+) -> Molecular:
+    """The frame for molecules with rounds of :class:`PNARound`."""
+    rounds = [PNARound(hidden, edge_size, degree_counts) for _ in range(layers)]
+    head = narrowing_head(hidden, outputs)
+    return Molecular(features, hidden, rounds, head, dropout=dropout, residual=True)
+
+
+# DGN (Beaini et al., "Directional Graph Networks", ICML 2021).
+
+
+class DGNRound(nn.Module):
+    r"""One round: the mean, and the average and derivative along a field on the graph.
+
+    .. math:: F_{ij} = \phi_j - \phi_i, \quad \hat F_{ij} = F_{ij} / \textstyle\sum_j |F_{ij}|,
+        \quad x_i' = W \big[\text{mean}_j m_{ij}, \; \sum_j |\hat F_{ij}| m_{ij}, \;
+        \big|\sum_j \hat F_{ij} (m_{ij} - x_i)\big|\big]
+
+    φ is the first non-trivial eigenvector of the Laplacian; its sign does not matter to any of the
+    three. Left open by the paper: messages are linear in both ends and the edge's features; the
+    Laplacian is D − A; in a graph of several parts φ belongs to the smallest eigenvalue above 0 of
+    all parts; without edges the field is 0. Where that eigenvalue is multiple (in very symmetric
+    graphs) φ is not determined by the graph, and neither are the outputs: this is the method's own.
+
+    Args:
+        hidden: size H of the vectors.
+        edge_size: size of an edge's features.
+    """
+
+    def __init__(self, hidden: int, edge_size: int) -> None:
+        super().__init__()
+        self.message = nn.Linear(2 * hidden, hidden)
+        self.edge = nn.Linear(edge_size, hidden, bias=False)
+        self.update = nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
+        """The vectors after one round; ``batch.directions`` holds the field (E, 1)."""
+        row, col = batch.edge_index
+        field = batch.directions.to(x.dtype)
+        e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
+        message = torch.relu(self.message(torch.cat([x[row], x[col]], dim=1)) + e)
+
+        def gather(values: Tensor) -> Tensor:
+            return torch.zeros_like(x).index_add(0, row, values)
+
+        mean = gather(message) / degree(x, batch.edge_index).clamp(min=1)
+        smooth = gather(field.abs() * message)
+        slope = gather(field * (message - x[row])).abs()
+        return self.update(torch.cat([x, mean, smooth, slope], dim=1))
+
+
+class DGN(Molecular, MemoryLimited):
+    """The frame for molecules with rounds of :class:`DGNRound`, which share one field.
+
+    Args:
+        features: size F of a vertex's features.
+        edge_size: size of an edge's features.
+        outputs: number C of outputs.
+        hidden: size H of the hidden vectors.
+        layers: rounds of message passing.
+        dropout: rate after each round.
+    """
+
+    title = "DGN"
+    remedy = "leave the large graphs out"
+
+    def __init__(
+        self,
+        features: int,
+        edge_size: int,
+        outputs: int,
+        *,
+        hidden: int = 70,
+        layers: int = 4,
+        dropout: float = 0.3,
+    ) -> None:
+        rounds = [DGNRound(hidden, edge_size) for _ in range(layers)]
+        head = narrowing_head(hidden, outputs)
+        super().__init__(features, hidden, rounds, head, dropout=dropout, residual=True)
+
+    def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
+        """The outputs of each graph of a batch."""
+        batch = copy(prepare(batch))
+        self.check_memory(batch)
+        phi = first_eigenvector(batch.edge_index, batch.ptr)
+        batch.directions = directions(phi, batch.edge_index)
+        return super().forward(batch)
+
+    def needed(self, batch: GraphBatch) -> int:
+        """Bytes that the eigenvectors of the graphs of one width take, at most."""
+        widths, counts = _widths(batch.ptr.diff()).unique(return_counts=True)
+        return int((counts * widths.square() * 32).max()) if len(widths) else 0
+
+
+def directions(
+    phi: Float64[Tensor, " V"], edge_index: Int[Tensor, "2 E"]
+) -> Float64[Tensor, "E 1"]:
+    """The normalised field of each edge; 0 at a vertex whose neighbours all equal it."""
+    row, col = edge_index
+    field = phi[col] - phi[row]  # (E,)
+    total = torch.zeros_like(phi).index_add(0, row, field.abs())  # (V,)
+    return (field / (total[row] + 1e-8))[:, None]
+
+
+def first_eigenvector(
+    edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
+) -> Float64[Tensor, " V"]:
+    """The first non-trivial eigenvector of each graph's Laplacian, graphs of like size together.
+
+    Args:
+        edge_index: directed edges, numbered over the whole batch.
+        ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
+
+    Returns:
+        A number for each vertex, of norm 1 over each graph; 0 in a graph without edges.
+    """
+    vertices, sizes = int(ptr[-1]), ptr.diff()
+    phi = torch.zeros(vertices, dtype=torch.float64, device=ptr.device)
+    owner = owners(ptr, vertices)
+    local = torch.arange(vertices, device=ptr.device) - ptr[owner]
+    width = _widths(sizes)
+    for n in width.unique().tolist():
+        chosen = (width == n).nonzero()[:, 0]  # (b,)
+        place = torch.full_like(sizes, -1)
+        place[chosen] = torch.arange(len(chosen), device=ptr.device)
+        edge = edge_index[:, place[owner[edge_index[0]]] >= 0]
+        adjacency = torch.zeros(len(chosen), n, n, dtype=torch.float64, device=ptr.device)
+        adjacency[place[owner[edge[0]]], local[edge[0]], local[edge[1]]] = 1.0
+        vector = _eigenvectors(adjacency, sizes[chosen])  # (b, n)
+        mine = place[owner] >= 0
+        phi[mine] = vector[place[owner[mine]], local[mine]]
+    return phi
+
+
+def _widths(sizes: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """The size of each graph's padded matrix: few sizes, so that few calls suffice."""
+    return (sizes + 7) // 8 * 8
+
+
+def _eigenvectors(
+    adjacency: Float64[Tensor, "b n n"], sizes: Int[Tensor, " b"]
+) -> Float64[Tensor, "b n"]:
+    """The eigenvector of the first eigenvalue above 0 of each Laplacian; 0 if there is none."""
+    b, n, _ = adjacency.shape
+    beyond = torch.arange(n, device=sizes.device) >= sizes[:, None]  # (b, n)
+    diagonal = torch.where(beyond, 4.0 * n, adjacency.sum(2))  # places without vertex come last
+    values, vectors = torch.linalg.eigh(torch.diag_embed(diagonal) - adjacency)
+    index = (values < 1e-6).sum(1)  # (b,)
+    vector = vectors[torch.arange(b, device=sizes.device), :, index.clamp(max=n - 1)]
+    return torch.where((index < sizes)[:, None], vector, 0.0)
+
+
+# PHC-GNN (Le et al., "Parameterized Hypercomplex Graph Neural Networks", ICANN 2021).
+
+
+class PHMLinear(nn.Module):
+    r"""A linear layer with hypercomplex weights (Zhang et al., ICLR 2021).
+
+    .. math:: W = \sum_{i=1}^n A_i \otimes S_i
+
+    A vector is n components laid end to end; :math:`A_i` (n × n) holds the rule by which they
+    multiply, which is learnt, and :math:`S_i` the weights, n times fewer than of a real layer.
+
+    Args:
+        n: number of components.
+        inputs: size of the input, a multiple of n.
+        outputs: size of the output, a multiple of n.
+    """
+
+    def __init__(self, n: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        if inputs % n or outputs % n:
+            raise ValueError(
+                f"hypercomplex vectors of {n} components need sizes that are multiples of {n}; "
+                f"got {inputs} and {outputs}"
+            )
+        self.rule = nn.Parameter(torch.empty(n, n, n))
+        self.weight = nn.Parameter(torch.empty(n, outputs // n, inputs // n))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        nn.init.normal_(self.rule, std=n**-0.5)
+        nn.init.normal_(self.weight, std=(2 / (inputs + outputs)) ** 0.5)
+
+    def forward(self, x: Float[Tensor, "V F"]) -> Float[Tensor, "V H"]:
+        """The layer's outputs."""
+        whole = torch.einsum("nij,nkl->ikjl", self.rule, self.weight)  # (n, H / n, n, F / n)
+        return nn.functional.linear(x, whole.flatten(0, 1).flatten(1), self.bias)
+
+
+class PHCRound(nn.Module):
+    r"""One round: messages by softmax over neighbours, a hypercomplex MLP.
+
+    .. math:: x_i' = \text{MLP}\Big(x_i + \sum_{j \in N(i)} \alpha_{ij} (x_j + U e_{ij})\Big),
+        \quad \alpha_{ij} = \text{softmax}_j \, \beta (x_j + U e_{ij})
+
+    Of the paper's aggregators the softmax with a learnt β is taken; the MLP is hypercomplex
+    linear, batch normalisation, ReLU, hypercomplex linear.
+
+    Args:
+        n: number of components.
+        hidden: size H of the vectors, a multiple of n.
+        edge_size: size of an edge's features.
+    """
+
+    def __init__(self, n: int, hidden: int, edge_size: int) -> None:
+        super().__init__()
+        self.edge = nn.Linear(edge_size, hidden, bias=False)
+        self.softmax = SoftmaxAggregation(learn=True)
+        self.inner = PHMLinear(n, hidden, hidden)
+        self.norm = VertexBatchNorm(hidden, relu=True)
+        self.outer = PHMLinear(n, hidden, hidden)
+
+    def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
+        """The vectors after one round."""
+        row, col = batch.edge_index
+        sent = x[col] + self.edge(edge_features(batch).to(x.dtype))  # (E, H)
+        total = x + self.softmax(sent, row, dim_size=len(x))
+        return self.outer(self.norm(self.inner(total), batch.ptr[-1]))
+
+
+class AttentionReadout(nn.Module):
+    r"""The paper's readout: :math:`\sum_i \sigma(W x_i + b) \circ x_i` over each graph.
+
+    Args:
+        n: number of components.
+        hidden: size H of the vectors, a multiple of n.
+    """
+
+    def __init__(self, n: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = PHMLinear(n, hidden, hidden)
+
+    def forward(self, x: Float[Tensor, "V H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H"]:
+        """The vector of each graph."""
+        return sum_readout(torch.sigmoid(self.gate(x)) * x, ptr)
+
+
+def phc_gnn(
+    features: int,
+    edge_size: int,
+    outputs: int,
+    *,
+    hidden: int = 200,
+    layers: int = 2,
+    components: int = 4,
+    dropout: float = 0.1,
+) -> Molecular:
+    """The frame for molecules with rounds of :class:`PHCRound` and the paper's readout."""
+    n = components
+    rounds = [PHCRound(n, hidden, edge_size) for _ in range(layers)]
+    head = nn.Sequential(PHMLinear(n, hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    readout = AttentionReadout(n, hidden)
+    frame = {"dropout": dropout, "residual": True}
+    return Molecular(features, hidden, rounds, head, readout=readout, **frame)
