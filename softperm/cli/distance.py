@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from softperm.cli.console import called, give, lines, ready_file, say
-from softperm.cli.inputs import read_file
+from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
 
 
 def distance(
@@ -21,11 +21,10 @@ def distance(
     ] = False,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each pair.")] = 60.0,
     workers: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
-    smiles_column: Annotated[str | None, typer.Option(help="Column of SMILES in a table.")] = None,
-    symmetrise: Annotated[
-        bool, typer.Option(help="Read directed edges in both directions.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    smiles_column: SmilesColumn = None,
+    symmetrise: Symmetrise = False,
+    skip_empty: SkipEmpty = False,
+    as_json: Json = False,
 ) -> None:
     """Compute the Frobenius distance of every pair of graphs.
 
@@ -43,7 +42,7 @@ def distance(
     ready_file(out)
     checkpoint = out.with_name(f".{out.name}.pairs")
     with lines():
-        file = read_file(str(data), smiles_column, symmetrise)
+        file = read_file(str(data), smiles_column, symmetrise, skip_empty)
         with called(file.ids):
             intervals = frobenius_intervals(
                 file.graphs,

@@ -279,7 +279,7 @@ def _own(
 
     wanted = list(_listed(target)) or None
     with counting("reading graphs") as count:
-        file = read_file(data, wanted, smiles_column, symmetrise, count)
+        file = read_file(data, wanted, smiles_column, symmetrise, progress=count)
     kind = choose_task(task, file)
     graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
     columns = list(file.targets.values())

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from softperm.cli.console import called, give, lines, say
-from softperm.cli.inputs import Json, SmilesColumn, Symmetrise, read_file
+from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
 
 
 def index(
@@ -21,6 +21,7 @@ def index(
     ] = 1.0,
     smiles_column: SmilesColumn = None,
     symmetrise: Symmetrise = False,
+    skip_empty: SkipEmpty = False,
     as_json: Json = False,
 ) -> None:
     """Build an index of graphs, in which ``softperm search`` finds look-alikes.
@@ -39,7 +40,7 @@ def index(
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
     with lines():
         library = GraphIndex.open(out) if add else None
-        file = read_file(data, smiles_column, symmetrise)
+        file = read_file(data, smiles_column, symmetrise, skip_empty)
         ids = unique_ids(file.ids)
         metadata = {name: values.tolist() for name, values in file.targets.items()}
         with called(file.ids):

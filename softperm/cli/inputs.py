@@ -29,6 +29,7 @@ Source = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
 SmilesColumn = Annotated[str | None, typer.Option(help="Column of SMILES in a table.")]
 Symmetrise = Annotated[bool, typer.Option(help="Read directed edges in both directions.")]
+SkipEmpty = Annotated[bool, typer.Option(help="Leave out graphs without vertices.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of raw datasets, searched first.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -88,11 +89,17 @@ def read_for(
     return Input(collection, ids, dict(columns))
 
 
-def read_file(source: str, smiles_column: str | None, symmetrise: bool) -> Any:
+def read_file(
+    source: str, smiles_column: str | None, symmetrise: bool, skip_empty: bool = False
+) -> Any:
     """The graphs of a file with all its targets."""
     from softperm.data.formats import read_graphs
 
     with counting("reading graphs") as count:
         return read_graphs(
-            source, smiles_column=smiles_column, symmetrise=symmetrise, progress=count
+            source,
+            smiles_column=smiles_column,
+            symmetrise=symmetrise,
+            skip_empty=skip_empty,
+            progress=count,
         )

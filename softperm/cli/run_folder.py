@@ -206,6 +206,7 @@ def _draw_some(
 def _choose_graphs(sizes: np.ndarray) -> np.ndarray:
     """Positions of a few graphs of different sizes, none too large to draw."""
     order = np.argsort(sizes, kind="stable")
+    order = order[sizes[order] > 0]
     candidates = order[sizes[order] <= PREFERRED_SIZE]
     if not len(candidates):
         candidates = order[:1][sizes[order[:1]] <= LARGEST_SIZE]

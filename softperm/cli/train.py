@@ -81,6 +81,9 @@ def train(
     smiles_column: Annotated[
         str | None, Option(help="Column of SMILES in a table.", rich_help_panel="Data")
     ] = None,
+    skip_empty: Annotated[
+        bool, Option(help="Leave out graphs without vertices.", rich_help_panel="Data")
+    ] = False,
     data_root: Annotated[
         Path | None,
         Option(help="Folder of raw datasets, searched first.", rich_help_panel="Data"),
@@ -128,7 +131,8 @@ def train(
             _refuse_finished(out)  # by a process that was running a moment ago
         wanted = None if target is None else names_in(target)
         source: dict[str, Any] = {"data": data, "dataset": dataset, "target": wanted, "task": task}
-        source |= {"smiles_column": smiles_column, "data_root": data_root}
+        source |= {"smiles_column": smiles_column, "skip_empty": skip_empty}
+        source |= {"data_root": data_root}
         seed, symmetrise = settings["seed"], settings["symmetrise"]
         examples = _read(**source, symmetrise=symmetrise, seed=seed, **fractions, log=log)
         kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
@@ -161,6 +165,7 @@ def _read(
     target: list[str] | None,
     task: str,
     smiles_column: str | None,
+    skip_empty: bool,
     data_root: Path | None,
     symmetrise: bool,
     seed: int,
@@ -181,10 +186,14 @@ def _read(
             option = "--smiles-column" if task == "auto" else "--task"
             raise ValueError(f"{option} is for files of graphs: a dataset knows its own")
         opened = sources.load_dataset(name, data_root, symmetrise=symmetrise, progress=True)
-        examples = sources.from_dataset(opened, target, **fractions, seed=seed)
+        examples = sources.from_dataset(
+            opened, target, **fractions, seed=seed, skip_empty=skip_empty
+        )
     else:
         with counting("reading graphs") as count:
-            file = sources.read_file(Path(name), target, smiles_column, symmetrise, count)
+            file = sources.read_file(
+                Path(name), target, smiles_column, symmetrise, skip_empty, count
+            )
         kind = sources.choose_task(task, file)
         change = "; --task changes this" if task == "auto" else ""
         log(f"{sources.describe_task(kind, file)}{change}")

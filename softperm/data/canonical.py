@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from softperm.errors import GraphError
+from softperm.errors import GraphError, GraphWarning
 from softperm.pyg import Data
 
 Labels = Int[np.ndarray, "..."] | list[int | str]
@@ -71,8 +71,9 @@ def canonicalise(raw: RawGraph, symmetrise: bool = False) -> tuple[Data, Removed
     """Bring one graph into canonical form.
 
     Self-loops are removed. Of an edge listed more than once the first listing stays, with its
-    label, attributes and weight. A graph whose weights are all 1 is an unweighted graph, and a
-    graph without edges has no edge fields: the result omits them.
+    label, attributes and weight. A graph whose weights are all 1 is an unweighted graph. A graph
+    without edges has no edge fields, and one without vertices no vertex fields: the result omits
+    them.
 
     Args:
         raw: the graph as its source lists it.
@@ -86,15 +87,15 @@ def canonicalise(raw: RawGraph, symmetrise: bool = False) -> tuple[Data, Removed
         list, ``edge_weight`` (E,) float32; and the counts of removed edges.
 
     Raises:
-        ValueError: no vertices, an edge to a missing vertex, a directed edge, a number that is not
-            finite, or a field whose length is not the number of vertices or edges.
+        ValueError: an edge to a missing vertex, a directed edge, a number that is not finite, or a
+            field whose length is not the number of vertices or edges.
     """
     _check(raw)
     edges, listing, removed = _simple_edges(raw, symmetrise)
     graph = Data(edge_index=torch.from_numpy(edges), num_nodes=raw.num_nodes)
-    if raw.x is not None:
+    if raw.x is not None and raw.num_nodes:
         graph.x = torch.from_numpy(raw.x)
-    if raw.label is not None:
+    if raw.label is not None and raw.num_nodes:
         graph.label = _as_field(raw.label)
     if listing.size == 0:
         return graph, removed
@@ -111,7 +112,7 @@ def check_same_fields(graphs: Sequence[Data]) -> None:
     """Raise unless all graphs have the same fields with the same number of columns.
 
     Weights are exempt, since no weights means weights of 1, and so are the edge fields of a graph
-    without edges.
+    without edges and all fields of a graph without vertices.
 
     Args:
         graphs: canonical graphs.
@@ -120,8 +121,7 @@ def check_same_fields(graphs: Sequence[Data]) -> None:
         GraphError: a graph differs from the majority.
     """
     for field in ("x", "label", "edge_attr", "edge_label"):
-        of_edges = field.startswith("edge")
-        among = [i for i, g in enumerate(graphs) if not of_edges or count_edges(g) > 0]
+        among = [i for i, graph in enumerate(graphs) if has_rows(graph, field)]
         sizes = [width(graphs[i], field) for i in among]
         usual, count = Counter(sizes).most_common(1)[0] if sizes else (0, 0)
         for i, size in zip(among, sizes, strict=True):
@@ -147,9 +147,31 @@ def warn_removed(removed: Iterable[Removed], stacklevel: int = 3) -> None:
         )
 
 
+def warn_empty(sizes: Sequence[int], ids: Sequence[object] | None = None) -> None:
+    """Warn once, with their number, of graphs without vertices.
+
+    Args:
+        sizes: number of vertices of each graph.
+        ids: names of the graphs in messages; their positions by default.
+    """
+    empty = [i for i, size in enumerate(sizes) if size == 0]
+    if empty:
+        problem = (
+            f"{len(empty):,} of {len(sizes):,} graphs have no vertices; "
+            "skip_empty leaves such graphs of a file out"
+        )
+        warning = GraphWarning(empty, problem)
+        warnings.warn(warning if ids is None else warning.renamed(ids), stacklevel=3)
+
+
 def count_edges(graph: Data) -> int:
     """Number of directed edges of a graph."""
     return graph["edge_index"].shape[1]
+
+
+def has_rows(graph: Data, field: str) -> bool:
+    """Whether a graph has the vertices or edges that a field describes."""
+    return count_edges(graph) > 0 if field.startswith("edge") else bool(graph.num_nodes)
 
 
 def width(graph: Data, field: str) -> int:
@@ -229,9 +251,7 @@ def _check_undirected(
 
 
 def _check(raw: RawGraph) -> None:
-    """Raise if the graph is empty, an edge's end is missing, or a field is short or not finite."""
-    if raw.num_nodes == 0:
-        raise ValueError("it has no vertices; leave it out")
+    """Raise if an edge's end is missing, or a field is short or not finite."""
     outside = (raw.edges < 0) | (raw.edges >= raw.num_nodes)
     if outside.any():
         k = int(np.argmax(outside.any(axis=0)))

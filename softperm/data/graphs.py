@@ -19,6 +19,7 @@ from softperm.data.canonical import (
     RawGraph,
     canonicalise,
     check_same_fields,
+    warn_empty,
     warn_removed,
 )
 from softperm.data.molecules import raw_graph_from_smiles
@@ -74,7 +75,7 @@ def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
 
     Returns:
         The canonical graphs, all with the same fields. Self-loops and duplicate edges are removed
-        with one warning for the whole list.
+        with one warning for the whole list; another one counts the graphs without vertices.
 
     Raises:
         GraphError: a graph cannot be used, or has other fields than most.
@@ -97,6 +98,7 @@ def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
     graphs = [graph for graph, _ in pairs]
     check_same_fields(graphs)
     warn_removed(removed for _, removed in pairs)
+    warn_empty([int(graph.num_nodes or 0) for graph in graphs])
     return graphs
 
 
@@ -200,7 +202,7 @@ def _count_vertices(data: Data) -> int:
 def _read_pair(pair: Sequence) -> RawGraph:
     edges, num_nodes = pair
     if num_nodes < 0:
-        raise ValueError(f"it has {num_nodes} vertices; expected at least 1")
+        raise ValueError(f"it has {num_nodes} vertices; expected 0 or more")
     if edges is not None and not isinstance(edges, (np.ndarray, torch.Tensor)):
         edges = list(edges)
     return RawGraph(int(num_nodes), _ends(edges, (-1, 2), "the edge list").T, once=True)

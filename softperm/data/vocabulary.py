@@ -12,7 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softperm.data.canonical import check_same_fields, count_edges, describe_field, width
+from softperm.data.canonical import (
+    check_same_fields,
+    count_edges,
+    describe_field,
+    has_rows,
+    width,
+)
 from softperm.data.collection import Collection
 from softperm.data.features import structural_features
 from softperm.errors import GraphError, GraphWarning
@@ -54,12 +60,11 @@ class Vocabulary:
             GraphError: a graph has other fields than most.
         """
         check_same_fields(graphs)
-        with_edges = [graph for graph in graphs if count_edges(graph) > 0]
         return cls(
             labels=_seen(graphs, "label"),
-            edge_labels=_seen(with_edges, "edge_label"),
+            edge_labels=_seen(graphs, "edge_label"),
             x_size=max((width(graph, "x") for graph in graphs), default=0),
-            edge_attr_size=max((width(graph, "edge_attr") for graph in with_edges), default=0),
+            edge_attr_size=max((width(graph, "edge_attr") for graph in graphs), default=0),
             weighted=any("edge_weight" in graph for graph in graphs),
         )
 
@@ -85,12 +90,11 @@ class Vocabulary:
         ptr, edge_ptr = _ptr(sizes), _ptr(edge_sizes)
         edge_index = torch.cat([graph["edge_index"] for graph in graphs], dim=1)  # (2, E)
         shift = torch.repeat_interleave(ptr[:-1], edge_sizes)  # (E,)
-        with_edges = [graph for graph in graphs if count_edges(graph) > 0]
         label = _encode(graphs, "label", self.labels)
-        edge_label = _encode(with_edges, "edge_label", self.edge_labels)
+        edge_label = _encode(graphs, "edge_label", self.edge_labels)
         unseen = [
             _unseen(graphs, "label", label, ptr),
-            _unseen(with_edges, "edge_label", edge_label, edge_ptr),
+            _unseen(graphs, "edge_label", edge_label, edge_ptr),
         ]
         if any(labels.rows for labels in unseen):
             _warn_unseen(*unseen)
@@ -104,7 +108,7 @@ class Vocabulary:
             x=_stack(graphs, "x", self.x_size),
             edge_label=edge_label,
             edge_label_sizes=tuple(map(len, self.edge_labels)),
-            edge_attr=_stack(with_edges, "edge_attr", self.edge_attr_size),
+            edge_attr=_stack(graphs, "edge_attr", self.edge_attr_size),
             edge_weight=_weights(graphs) if self.weighted else None,
         )
 
@@ -159,7 +163,7 @@ class Vocabulary:
         for i, graph in enumerate(graphs):
             for field, size in trained.items():
                 found = width(graph, field)
-                if found == size or (field.startswith("edge") and count_edges(graph) == 0):
+                if found == size or not has_rows(graph, field):
                     continue
                 raise GraphError(
                     i,
@@ -206,10 +210,17 @@ def _seen(graphs: Sequence[Data], field: str) -> tuple[tuple[Label, ...], ...]:
 
 def _values(graphs: Sequence[Data], field: str, column: int) -> np.ndarray | list[Label]:
     """One column of all graphs end to end: an array if all labels are integers, else a list."""
-    chunks = [getattr(graph, field) for graph in graphs]
+    chunks = _chunks(graphs, field)
     if any(isinstance(chunk, list) for chunk in chunks):
         return list(chain.from_iterable(c if isinstance(c, list) else c.tolist() for c in chunks))
+    if not chunks:
+        return []
     return torch.cat([c if c.ndim == 1 else c[:, column] for c in chunks]).numpy()
+
+
+def _chunks(graphs: Sequence[Data], field: str) -> list[Any]:
+    """A field of each graph that has vertices, or edges, for it to describe."""
+    return [getattr(graph, field) for graph in graphs if has_rows(graph, field)]
 
 
 def _encode(
@@ -218,14 +229,12 @@ def _encode(
     """Codes of a field's labels, one column each; −1 for labels outside the vocabulary."""
     if not columns:
         return None
-    if not graphs:
-        return torch.empty(0, len(columns), dtype=torch.long)
     codes = []
     for c, known in enumerate(columns):
         code_of = {value: code for code, value in enumerate(known)}
         values = _values(graphs, field, c)
         if isinstance(values, list):
-            codes.append(torch.tensor([code_of.get(value, -1) for value in values]))
+            codes.append(torch.tensor([code_of.get(value, -1) for value in values]).long())
             continue
         distinct, inverse = np.unique(values, return_inverse=True)
         table = np.array([code_of.get(value, -1) for value in distinct.tolist()], dtype=np.int64)
@@ -237,7 +246,7 @@ def _stack(graphs: Sequence[Data], field: str, size: int) -> Tensor | None:
     """A field of all graphs end to end; None if there is none."""
     if size == 0:
         return None
-    chunks = [getattr(graph, field) for graph in graphs]
+    chunks = _chunks(graphs, field)
     return torch.cat(chunks) if chunks else torch.empty(0, size)
 
 

@@ -577,7 +577,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         return ModelConfig(
             data.task.outputs,
             **choose(ModelConfig, values),
-            capacity=largest if capacity == "auto" else capacity,
+            capacity=max(largest, 1) if capacity == "auto" else capacity,
             structure_size=graphs.structure.shape[1],
             attribute_size=graphs.attribute_size,
             edge_attribute_size=graphs.edge_attribute_size,

@@ -485,7 +485,8 @@ def integrate(
         outputs: outputs at 1.
         tolerance: relative to the largest difference of an output between the ends.
     """
-    allowed = tolerance * float((outputs - baseline).abs().max())
+    rounding = 1e-13 * float(outputs.abs().max())  # all that is left for a graph without vertices
+    allowed = max(tolerance * float((outputs - baseline).abs().max()), rounding)
     size = len(outputs) * max(1, sum(delta.numel() for delta in deltas))
     at_once = max(1, CHUNK // (size * (NODES + 1)))
     edge = torch.zeros(1, dtype=torch.float64)

@@ -32,7 +32,9 @@ class Moments:
 
     @classmethod
     def of(cls, rows: Float[Tensor, "V F"]) -> Moments:
-        """The moments of the given vertices."""
+        """The moments of the given vertices; neutral ones if there are none."""
+        if not len(rows):
+            return cls.neutral(rows.shape[1])
         std, mean = torch.std_mean(rows.double(), dim=0, correction=0)
         varies = std > _CONSTANT * mean.abs()
         return cls(tuple(mean.tolist()), tuple(torch.where(varies, std, 1.0).tolist()))

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softperm.data.canonical import warn_empty
 from softperm.data.collection import Collection
 from softperm.data.datasets import Dataset, load_dataset
 from softperm.data.datasets.catalogue import catalogue_spelling
 from softperm.data.datasets.qm9 import QM9_UNITS
+from softperm.data.datasets.splits import Split
 from softperm.data.features import structural_features
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.tables import as_number
@@ -52,11 +54,17 @@ def read_file(
     targets: Sequence[str] | None,
     smiles_column: str | None,
     symmetrise: bool,
+    skip_empty: bool = False,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> GraphFile:
     """The graphs of a file with the targets to learn: those named, or the only one there is."""
     file = read_graphs(
-        path, target=targets, smiles_column=smiles_column, symmetrise=symmetrise, progress=progress
+        path,
+        target=targets,
+        smiles_column=smiles_column,
+        symmetrise=symmetrise,
+        skip_empty=skip_empty,
+        progress=progress,
     )
     if not file.targets:
         raise ValueError(f"{path} has no targets to learn from")
@@ -122,6 +130,7 @@ def from_dataset(
     test_fraction: float | None,
     validation_fraction: float | None,
     seed: int,
+    skip_empty: bool = False,
 ) -> TrainingData:
     """Training data from a dataset.
 
@@ -132,6 +141,7 @@ def from_dataset(
             has one, else 0.1.
         validation_fraction: share of the others to validate on; None likewise.
         seed: of a random split.
+        skip_empty: whether no part of the split has graphs without vertices.
 
     Raises:
         ValueError: the dataset has no such target.
@@ -149,6 +159,12 @@ def from_dataset(
         test = 0.1 if test_fraction is None else test_fraction
         validation = 0.1 if validation_fraction is None else validation_fraction
         split = divide(y, classes, test, validation, seed)
+    sizes = dataset.collection.sizes
+    if skip_empty:
+        parts = (split.train, split.validation, split.test)
+        split = Split(*(part[sizes[part] > 0] for part in parts))
+    else:
+        warn_empty(sizes.tolist())
     metric = METRICS.get(dataset.name, "roc_auc")
     return TrainingData(
         dataset.collection,

@@ -54,7 +54,6 @@ GOOD = line([{"id": 0}, {"id": 1}], [{"source": 0, "target": 1}], 1)
 
 FILES = {
     "no graphs": ("\n\n", "holds no graphs; expected at least one"),
-    "an empty graph": (GOOD + line([], []), "line 2: it has no vertices"),
     "an edge to a missing vertex": (
         GOOD + line([{"id": 0}], [{"source": 0, "target": 7}]),
         "line 2: edge (0, 7) names vertex 7, which is not among the 1 nodes",

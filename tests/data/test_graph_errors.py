@@ -45,8 +45,6 @@ BAD = {
         ([(0, -1)], 3),
         "edge (0, -1) names vertex -1, but the graph has 3 vertices",
     ),
-    "no vertices": (nx.Graph(), "graph 17: it has no vertices"),
-    "empty matrix": (np.zeros((0, 0)), "graph 17: it has no vertices"),
     "fewer than none": (([], -1), "graph 17: it has -1 vertices"),
     "NaN attribute": (graph_with("x", np.nan), "x of vertex 1 is nan"),
     "infinite attribute": (
@@ -189,7 +187,7 @@ BAD_LISTS = {
         [edges_with("x", 1), edges_with("x", 2), path()],
         "graph 2: it has no edge_attr, but 2 other",
     ),
-    "second is bad": ([path(), nx.Graph()], "graph 1: it has no vertices"),
+    "second is bad": ([path(), nx.DiGraph([(0, 1)])], "graph 1: edge (0, 1) is listed in one"),
 }
 
 

@@ -262,10 +262,9 @@ NAN = np.array([[0, np.nan], [np.nan, 0]])
         (np.ones((2, 3)), r"graph 1: it is a matrix of shape \(2, 3\); expected a square"),
         (NAN, "graph 1: edge_weight .* nan"),
         (scipy.sparse.csr_array(NAN), "graph 1: edge_weight .* nan"),
-        (nx.Graph(), "graph 1: it has no vertices"),
         (7, "graph 1: it is an int"),
     ],
-    ids=["directed matrix", "directed", "not square", "NaN", "sparse NaN", "no vertices", "number"],
+    ids=["directed matrix", "directed", "not square", "NaN", "sparse NaN", "number"],
 )
 def test_bad_graphs_are_named(bad, message):
     with pytest.raises(ValueError, match=message):

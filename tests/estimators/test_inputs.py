@@ -198,7 +198,6 @@ def with_x(values: list) -> nx.Graph:
 
 NO_FIT = {
     "no graphs": (([], []), "expected a list of graphs, got an empty list"),
-    "an empty graph": (([*GRAPHS, nx.Graph()], [*Y, 0]), "graph 12: it has no vertices"),
     "an edge to a missing vertex": (
         ([([(0, 1)], 2), ([(3, 12)], 9)], [0, 1]),
         "graph 1: edge (3, 12) names vertex 12, but the graph has 9 vertices",

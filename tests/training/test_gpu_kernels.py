@@ -8,6 +8,7 @@ from kernels import DEVICE, law
 from softperm.data.collection import Collection
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
+from softperm.errors import GraphWarning
 from softperm.training import batching
 from softperm.training.stack import StackedAdam
 
@@ -91,6 +92,14 @@ def test_every_place_holds_the_same(batches, beyond):
 @law
 def test_a_dataset_without_edges():
     same_places(collection([nx.empty_graph(2)] * 3), torch.tensor([[0, 2], [1, -1]]), (5, 0))
+
+
+@law
+def test_graphs_without_vertices_take_no_place():
+    graphs = [nx.empty_graph(0), nx.path_graph(3), nx.empty_graph(0), nx.cycle_graph(4)]
+    with pytest.warns(GraphWarning, match="2 of 4 graphs have no vertices"):
+        made = collection(graphs)
+    same_places(made, torch.tensor([[0, 1, 2], [3, 2, -1], [2, 0, 0]]), (1, 2))
 
 
 BLOCKS = [30, 5000, 70, 20]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from softperm.data.canonical import check_same_fields, warn_removed
+from softperm.data.canonical import check_same_fields, warn_empty, warn_removed
 from softperm.data.formats.shards import canonical_graph, read_shards, stem
 from softperm.data.formats.tables import Record, Unreadable, as_column, check_targets, parse_cells
 from softperm.errors import GraphError, errors_about_graph
@@ -44,6 +44,7 @@ def read_graphs(
     target: Sequence[str] | None = None,
     smiles_column: str | None = None,
     symmetrise: bool = False,
+    skip_empty: bool = False,
     progress: Progress | None = None,
 ) -> GraphFile:
     """Read graphs, and their targets if the file has any.
@@ -57,6 +58,7 @@ def read_graphs(
         target: the targets to read; None means all of the file, which may be none.
         smiles_column: the column of SMILES in a table; by default ``smiles``, in any case.
         symmetrise: whether to treat directed edges as undirected.
+        skip_empty: whether to leave out graphs without vertices; otherwise a warning counts them.
         progress: called after each graph with the number of graphs read and their
             total, as estimated from the size of the file.
 
@@ -81,18 +83,23 @@ def read_graphs(
                     raise record.error(len(graphs))
                 with errors_about_graph(len(graphs), record.where):
                     graph, removals = canonical_graph(record, symmetrise)
+                if skip_empty and not graph.num_nodes:
+                    continue
                 graphs.append(graph)
                 removed.append(removals)
                 records.append(record)
                 if progress is not None:
                     progress(len(graphs), total)
     if not graphs:
-        raise ValueError(f"{path} holds no graphs; expected at least one")
+        kind = "graphs with vertices" if skip_empty else "graphs"
+        raise ValueError(f"{path} holds no {kind}; expected at least one")
     try:
         check_same_fields(graphs)
     except GraphError as error:
         raise GraphError(error.index, error.problem, records[error.index].where) from None
     warn_removed(removed, stacklevel=3)
+    ids = tuple(record.id for record in records)
+    warn_empty([int(graph.num_nodes or 0) for graph in graphs], ids)
     present = list(dict.fromkeys(name for record in records for name in record.targets))
     if target is not None:
         check_targets(target, present, str(path))
@@ -103,4 +110,4 @@ def read_graphs(
     if cells:
         columns = {name: parse_cells([str(c) for c in column]) for name, column in columns.items()}
     targets = {name: as_column(column) for name, column in columns.items()}
-    return GraphFile(graphs, targets, stem(path), tuple(r.id for r in records), classes)
+    return GraphFile(graphs, targets, stem(path), ids, classes)

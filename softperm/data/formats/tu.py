@@ -83,7 +83,8 @@ def read_tu(path: Path, name: str | None = None, symmetrise: bool = False) -> TU
         files = _Files(archive, _only_name(archive) if name is None else name)
         tables = _read_tables(files)
     tables = _group_vertices(tables)
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(tables.graph_of))])  # (B + 1,)
+    sizes = np.bincount(tables.graph_of, minlength=tables.graphs)
+    ptr = np.concatenate([[0], np.cumsum(sizes)])  # (B + 1,)
     data = (tables.edge_label, tables.edge_attr)
     edges = _undirected_edges(tables.ends, ptr, data, symmetrise, files.name)
     edge_label, edge_attr = (None if d is None else d[edges.line] for d in data)
@@ -199,6 +200,11 @@ class _Files:
         member = self.archive.find(f"{self.name}_{kind}.txt")
         return None if member is None else read_numbers(self.archive, member, dtype, columns)
 
+    def count(self, kind: str) -> int | None:
+        """Number of lines of an optional file."""
+        table = self._read(kind, np.float64)
+        return None if table is None else len(table)
+
     def required(self, kind: str, dtype: DTypeLike, columns: int) -> np.ndarray:
         table = self._read(kind, dtype, columns)
         if table is None:
@@ -301,6 +307,7 @@ def _read_lines(
 class _Tables:
     """The contents of the files, consistent with each other; vertices and graphs from 0."""
 
+    graphs: int
     graph_of: np.ndarray  # (V,)
     ends: np.ndarray  # (lines, 2)
     label: np.ndarray | None
@@ -313,7 +320,7 @@ class _Tables:
 
 def _read_tables(files: _Files) -> _Tables:
     graph_of = files.required("graph_indicator", np.int64, 1)[:, 0]
-    graphs = _count_graphs(graph_of, f"{files.name}_graph_indicator.txt")
+    graphs = _count_graphs(graph_of, files)
     ends = files.required("A", np.int32, 2)
     graph_of -= 1
     _check_ends(ends, graph_of, files.name)
@@ -322,6 +329,7 @@ def _read_tables(files: _Files) -> _Tables:
     by_vertex = (graph_of.size, f"vertices of {files.name}_graph_indicator.txt")
     by_line = (len(ends), f"edges of {files.name}_A.txt")
     return _Tables(
+        graphs=graphs,
         graph_of=graph_of,
         ends=ends,
         label=files.optional("node_labels", np.int64, *by_vertex),
@@ -357,8 +365,13 @@ def _only_name(archive: Archive) -> str:
     return names.pop()
 
 
-def _count_graphs(graph_of: np.ndarray, where: str) -> int:
-    """The number of graphs, after a check that each has a vertex."""
+def _count_graphs(graph_of: np.ndarray, files: _Files) -> int:
+    """The number of graphs.
+
+    A number that no vertex has is a graph without vertices. The last graphs of such a dataset may
+    have none either: then the file of targets counts them.
+    """
+    where = f"{files.name}_graph_indicator.txt"
     if graph_of.size == 0:
         raise ValueError(f"{where}: expected a graph number for every vertex, found an empty file")
     graphs, low = int(graph_of.max()), int(graph_of.argmin())
@@ -366,13 +379,16 @@ def _count_graphs(graph_of: np.ndarray, where: str) -> int:
         raise ValueError(
             f"{where} line {low + 1}: expected a graph number from 1 on, found {graph_of[low]}"
         )
-    present = np.unique(graph_of)
-    if present.size < graphs:
-        empty = int(np.argmax(np.append(present, 0) != np.arange(1, present.size + 2)))
-        raise GraphError(
-            empty, f"{where} numbers graphs up to {graphs:,} but gives this one no vertex"
+    present = np.unique(graph_of).size
+    targets = [files.count(kind) for kind in ("graph_labels", "graph_attributes")]
+    listed = max((count for count in targets if count is not None), default=None)
+    if listed is None and graphs > 2 * present + 1000:  # more likely a wrong number than a graph
+        line = int(graph_of.argmax())
+        raise ValueError(
+            f"{where} line {line + 1}: graph number {graphs:,}, but only {present:,} graphs have "
+            "vertices; correct it, or add a file of graph labels with a line for each graph"
         )
-    return graphs
+    return max(graphs, listed) if listed is not None and present < graphs else graphs
 
 
 def _check_ends(ends: np.ndarray, graph_of: np.ndarray, name: str) -> None:

@@ -188,7 +188,6 @@ BAD = {
         "label of node a is 'x', which is not of the type",
     ),
     "unknown type": (wrapped("", INT.replace("int", "colour")), "key 'k' has type 'colour'"),
-    "no vertices": (wrapped(""), "a.graphml: it has no vertices"),
     "NaN": (
         wrapped(
             '<node id="a"><data key="k">nan</data></node>',

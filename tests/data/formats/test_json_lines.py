@@ -118,7 +118,7 @@ def test_a_bad_line_is_named_and_the_next_is_read(case):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"nodes": [], "links": []}', "g.jsonl line 1: it has no vertices"),
+        ('{"nodes": [{"id": 0, "x": "a"}], "links": []}', "g.jsonl line 1: x of vertex 0 is 'a'"),
         ('{"nodes": [{"id": 0, "x": NaN}], "links": []}', "g.jsonl line 1: x of vertex 0 is nan"),
     ],
 )

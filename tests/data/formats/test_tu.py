@@ -211,7 +211,12 @@ def test_one_edge_with_two_labels_is_an_error_unless_the_first_shall_count(write
         ({"A": None}, r"expected one file NAME_A.txt, found none"),
         ({"graph_indicator": None}, r"TOY_graph_indicator.txt is missing"),
         ({"graph_indicator": ""}, r"TOY_graph_indicator.txt: .* found an empty file"),
-        ({"graph_indicator": "1\n1\n1\n3\n3\n3\n"}, r"graph 1: .* gives this one no vertex"),
+        ({"graph_labels": "7\n-1\n7\n7\n"}, r"TOY_graph_labels.txt: expected 3 lines, .* found 4"),
+        (
+            {"graph_indicator": "1\n1\n1\n2\n2\n9999\n", "graph_labels": None}
+            | {"graph_attributes": None},
+            r"graph_indicator.txt line 6: graph number 9,999, but only 3 graphs have vertices",
+        ),
         ({"graph_indicator": "0\n1\n1\n2\n2\n3\n"}, r"line 1: expected a graph number from 1 on"),
         ({"graph_labels": "7\n-1\n"}, r"TOY_graph_labels.txt: expected 3 lines, .* found 2"),
         ({"node_labels": "5\n3\n5\n9\n9\n"}, r"TOY_node_labels.txt: expected 6 lines, .* found 5"),
