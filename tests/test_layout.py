@@ -114,7 +114,8 @@ finally:
 """
 HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "sklearn", "numba", "matplotlib", "networkx"}
 COMMANDS = [
-    "train", "predict", "embed", "explain", "distance", "evaluate", "report", "study", "data",
+    "train", "predict", "embed", "explain", "distance", "explore", "evaluate", "report", "study",
+    "data",
 ]  # fmt: skip
 
 

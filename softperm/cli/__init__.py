@@ -18,8 +18,8 @@ from softperm import __version__
 from softperm.cli.startup import defer_imports
 
 COMMANDS = (
-    "train", "predict", "embed", "explain", "distance", "index", "search", "evaluate", "report",
-    "data", "study",
+    "train", "predict", "embed", "explain", "distance", "index", "search", "explore", "evaluate",
+    "report", "data", "study",
 )  # fmt: skip
 """Modules of this package, in the order of the help; each has a function or group of its name."""
 GROUPS = ("Arguments", "Data", "Model", "Training", "Hardware", "Output", "Options")

@@ -1,0 +1,52 @@
+"""Principal axes and neighbours of vectors."""
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from softperm.explore.projection import PrincipalAxes, nearest_vectors, place_on_map
+
+
+@pytest.mark.parametrize("shape", [(60, 8), (6, 40)], ids=["tall", "wide"])
+def test_axes_are_those_of_scikit_learn_up_to_their_sign(shape):
+    vectors = np.random.default_rng(0).normal(size=shape) * np.arange(1, shape[1] + 1)
+    axes, oracle = PrincipalAxes.of(vectors), PCA(5).fit(vectors)
+    np.testing.assert_allclose(axes.shares[:5], oracle.explained_variance_ratio_, rtol=1e-8)
+    products = np.abs(axes.axes[:5] @ oracle.components_.T)
+    np.testing.assert_allclose(products, np.eye(5), atol=1e-8)
+    np.testing.assert_allclose(
+        np.abs(axes.project(vectors)[:, :5]), np.abs(oracle.transform(vectors)), atol=1e-8
+    )
+
+
+def test_the_largest_entry_of_an_axis_is_positive():
+    vectors = np.random.default_rng(1).normal(size=(30, 6))
+    axes = PrincipalAxes.of(vectors).axes
+    assert (axes[np.arange(6), np.abs(axes).argmax(1)] > 0).all()
+
+
+def test_vectors_that_do_not_vary_lie_in_one_place():
+    axes = PrincipalAxes.of(np.ones((4, 3)))
+    np.testing.assert_array_equal(place_on_map(axes.project(np.ones((4, 3)))), np.zeros((4, 2)))
+
+
+def test_neighbours_are_the_nearest_others():
+    points = np.random.default_rng(2).normal(size=(40, 3))
+    points[7] = points[8] = points[9]  # several at distance 0
+    index, distance = nearest_vectors(points, 5)
+    whole = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.fill_diagonal(whole, np.inf)
+    np.testing.assert_allclose(distance, np.sort(whole, axis=1)[:, :5], atol=1e-3)
+    np.testing.assert_allclose(np.take_along_axis(whole, index, 1), distance, atol=1e-3)
+    assert (index != np.arange(40)[:, None]).all()
+
+
+def test_a_graph_alone_has_no_neighbours():
+    index, distance = nearest_vectors(np.zeros((1, 3)), 5)
+    assert index.shape == distance.shape == (1, 0)
+
+
+def test_a_missing_package_is_named():
+    points = np.zeros((9, 3))
+    with pytest.raises(ImportError, match="pip install pacmap"):
+        place_on_map(points, "pacmap")
