@@ -16,7 +16,7 @@ from softperm.estimators.base import PiGNNEstimator
 from softperm.explore.latent import LatentSummary, LatentVertex
 from softperm.explore.layout import lay_out
 from softperm.explore.projection import SAMPLE, PrincipalAxes, nearest_vectors, place_on_map
-from softperm.nn.sharpness import row_entropy
+from softperm.nn.permutation import row_entropy
 from softperm.search import GraphIndex
 from softperm.training.cuda_graphs import evaluating
 from softperm.training.tasks import MultiLabel
@@ -400,7 +400,7 @@ def _text(value: Any) -> str:
 def _explain(
     estimator: PiGNNEstimator, collection: Collection, count: int, report: Report
 ) -> dict[int, StoredExplanation]:
-    if count <= 0 or len(estimator.models_) > 1:  # an ensemble has no one explanation
+    if count <= 0:
         return {}
     chosen = np.unique(np.linspace(0, len(collection) - 1, count).astype(int)).tolist()
     chosen = [i for i in chosen if int(collection.sizes[i]) <= LARGEST]
