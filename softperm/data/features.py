@@ -1156,8 +1156,8 @@ def colour_counts(collection: Collection, vocabulary: ColourVocabulary) -> scipy
     first = np.cumsum([0, *vocabulary.sizes])
     graph = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())  # (V,)
     known = codes >= 0
-    place = (codes + first[:-1])[known]
-    owner = np.broadcast_to(graph[:, None], codes.shape)[known]
+    place = (codes + first[:-1])[known].astype(np.int32)  # scikit-learn takes no wider indices
+    owner = np.broadcast_to(graph[:, None], codes.shape)[known].astype(np.int32)
     ones = np.ones(len(place), dtype=np.float32)
     shape = (len(collection), int(first[-1]))
     return scipy.sparse.coo_array((ones, (owner, place)), shape).tocsr()

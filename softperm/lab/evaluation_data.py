@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets import Dataset, Split, make_folds, random_split
+from softperm.data.feature_settings import StructuralFeatures
+from softperm.data.features import VertexFeatures
 from softperm.lab.recipes import Recipe
 from softperm.training.tasks import METRICS, Classification, MultiLabel, Regression, Task
 
@@ -56,6 +58,8 @@ class EvaluationData:
         splits: one for each outer fold.
         targets: by name, at least one. Each target has its own networks; networks of all targets
             have equal shapes, so that they can be trained in one stack.
+        structures: graphs with structural features that were computed so far, by the features'
+            names, each beside the graphs from which they come.
     """
 
     name: str
@@ -63,6 +67,23 @@ class EvaluationData:
     kind: str
     splits: tuple[Split, ...]
     targets: Mapping[str, Target]
+    structures: dict[tuple[str, ...], tuple[Collection, Collection]] = field(
+        default_factory=dict, repr=False
+    )
+
+    def with_features(self, settings: StructuralFeatures, train: Int[Tensor, " t"]) -> Collection:
+        """The graphs with vertex features.
+
+        Args:
+            settings: the features that are switched on.
+            train: the training graphs, of which colours have codes; no others are looked at.
+        """
+        colours = VertexFeatures.learn(self.graphs, train, settings).colours
+        known = self.structures.get(settings.names)
+        if known is None or known[0] is not self.graphs:
+            known = self.graphs, VertexFeatures(settings).extend(self.graphs)
+            self.structures[settings.names] = known
+        return known[1] if colours is None else colours.extend(known[1])
 
     def selection_split(self, fold: int) -> SelectionSplit:
         """Training and validation graphs of a fold."""
@@ -128,8 +149,8 @@ def from_graphs(
         splits = make_folds(y if kind == "classification" else None, len(graphs), seed, folds)
     digest = hashlib.sha256()
     content = {f.name: getattr(graphs, f.name) for f in fields(graphs)} | {"y": y}
-    for field, value in content.items():
-        digest.update(f"{field} {getattr(value, 'shape', value)};".encode())
+    for name_of, value in content.items():
+        digest.update(f"{name_of} {getattr(value, 'shape', value)};".encode())
         if isinstance(value, Tensor):
             digest.update(value.contiguous().numpy().tobytes())
     target = Target(name, y, _fingerprint(digest.hexdigest(), splits))

@@ -7,32 +7,52 @@ import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import wait
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from softperm.data.collection import Collection
+from softperm.data.feature_settings import StructuralFeatures
+from softperm.estimators.base import SHARPNESS_GRAPHS
+from softperm.estimators.settings import EstimatorConfig
 from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
 from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
-from softperm.lab.systems import DataShape, Kernel, PiGNNSystem, System, find_system
+from softperm.lab.systems import ClassicalSystem, DataShape, PiGNNSystem, System, find_system
+from softperm.nn.model import PiGNN
+from softperm.nn.permutation import Sharpness
+from softperm.parallel import thread_pool
+from softperm.settings import Settings, rules
 from softperm.training.batching import Examples
-from softperm.training.epoch_tracker import CURVES, EpochTracker
+from softperm.training.cuda_graphs import evaluating
+from softperm.training.epoch_tracker import CURVES, Epoch, EpochTracker
 from softperm.training.loop import FitResult, fit, predict
 from softperm.training.settings import TRAINING, TrainingConfig
 from softperm.training.stack import Stack, predict_stack
-from softperm.training.tasks import Task
+from softperm.training.tasks import Classification, MultiLabel, Task, mean_loss, mean_prediction
+
+SEEDS = 1000  # seeds of one evaluation; those of the next begin after them
+FEATURES = tuple(name for name, _ in rules(StructuralFeatures))
+FORESTS = ("forest", "mlp+forest")
+PREDICTORS = ("mlp", *FORESTS)
+"""Heads that share the training of a network."""
+ENSEMBLE = dict(rules(EstimatorConfig))["ensemble"]
+POLL_SECONDS = 0.02  # for which a job waits for another thread before others take their turn
+Returned = TypeVar("Returned")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that are trained in one stack.
+    """Runs whose networks are trained in one stack.
 
     Attributes:
-        runs: at least one. Runs that differ in the criterion alone can share one training.
+        runs: at least one; see :func:`plan_networks` for the networks that they share.
     """
 
     runs: tuple[Run, ...]
@@ -69,8 +89,49 @@ class Job:
         return [Job(tuple(run for run in self.runs if run.dataset == name)) for name in targets]
 
 
+@dataclass(frozen=True)
+class Network:
+    """A network to train.
+
+    Attributes:
+        run: a run that uses it, whose settings it has.
+        seed: of its parameters and mini-batches, before the fold is added; see :func:`seed_of`.
+    """
+
+    run: Run
+    seed: int
+
+
+def plan_networks(runs: Iterable[Run]) -> tuple[list[Network], list[tuple[int, ...]]]:
+    """The networks that runs need, and the places of each run's networks among them.
+
+    Runs share a network if they differ only in how they predict: by the network, by a random
+    forest, by both, or by the mean of several networks. In the selection stage, runs that differ
+    in the criterion share one too, as long as they need no more than the training curve.
+    """
+    runs = list(runs)
+    criteria: dict[tuple, set[Any]] = {}
+    for run in runs:
+        criteria.setdefault(_training_key(run), set()).add(run.configuration.get("criterion"))
+    places: dict[tuple, int] = {}
+    networks: list[Network] = []
+    members: list[tuple[int, ...]] = []
+    for run in runs:
+        key = _training_key(run)
+        any_criterion = len(criteria[key]) > 1 and reads_curve(run)
+        criterion = None if any_criterion else run.configuration.get("criterion")
+        own = []
+        for seed in _network_seeds(run):
+            place = places.setdefault((key, seed, criterion), len(networks))
+            if place == len(networks):
+                networks.append(Network(run, seed))
+            own.append(place)
+        members.append(tuple(own))
+    return networks, members
+
+
 def group_into_jobs(runs: Iterable[Run], max_models: int) -> list[Job]:
-    """Groups runs into as few jobs as possible; runs of one training stay together.
+    """Groups runs into as few jobs as possible; runs that share networks stay together.
 
     Jobs of one shape have nearly equal sizes, the larger ones first: when some of the jobs are
     finished, the remaining runs are grouped into the same jobs again.
@@ -79,15 +140,22 @@ def group_into_jobs(runs: Iterable[Run], max_models: int) -> list[Job]:
         runs: what has to be trained.
         max_models: maximum number of models in a stack.
     """
-    shapes: dict[tuple[str, str], dict[tuple, list[Run]]] = {}
+    runs = list(runs)
+    with_ensemble = {_training_key(run) for run in runs if ensemble_size(run) > 1}
+    shapes: dict[tuple, dict[tuple, list[Run]]] = {}
     for run in runs:
-        trainings = shapes.setdefault((run.model, _shape_key(run)), {})
-        trainings.setdefault(_training_key(run), []).append(run)
+        key = _training_key(run)
+        seed = None if key in with_ensemble else run.seed
+        groups = shapes.setdefault(_shape_key(run), {})
+        groups.setdefault((*key, seed), []).append(run)
     jobs = []
-    for (model, _), trainings in shapes.items():
-        system, groups = find_system(model), list(trainings.values())
-        stackable = isinstance(system, System) and system.stackable
-        count = math.ceil(len(groups) / max_models) if stackable else len(groups)
+    for trainings in shapes.values():
+        groups = list(trainings.values())
+        system = find_system(groups[0][0].model)
+        count = len(groups)
+        if isinstance(system, System) and system.stackable:
+            largest = max(len(plan_networks(group)[0]) for group in groups)
+            count = math.ceil(len(groups) / max(1, max_models // largest))
         size, larger = divmod(len(groups), count)
         for k in range(count):
             begin = k * size + min(k, larger)
@@ -107,58 +175,115 @@ def configuration_key(configuration: Mapping[str, Any], without: Sequence[str] =
     return json.dumps(counted, sort_keys=True)
 
 
-def _shape_key(run: Run) -> str:
-    """Equal for runs that can be trained in one stack.
+def _shape_key(run: Run) -> tuple:
+    """Equal for runs whose networks can be trained in one stack.
 
-    They may differ in learning rate, criterion and the settings that the system lists as
-    ``shape_free``.
+    They may differ in learning rate, criterion, the way they predict, and the settings that the
+    system lists as ``shape_free``. Colours of vertices are learnt on the training graphs of a fold,
+    so their number is that of the fold.
     """
     system = find_system(run.model)
-    free = ("learning_rate", "criterion", *system.shape_free) if isinstance(system, System) else ()
-    return configuration_key(run.configuration, free)
+    if not isinstance(system, System):
+        return run.model, configuration_key(run.configuration)
+    free = ("learning_rate", "criterion", *_predicting(run), *system.shape_free)
+    fold = run.fold if run.configuration.get("colours") else None
+    base = run.model.partition("+")[0]
+    return base, run.stage, configuration_key(run.configuration, free), fold
 
 
-def _training_key(run: Run) -> tuple[str, int, int, str]:
-    """Equal for runs that can share one training.
+def _training_key(run: Run) -> tuple[str, int, str]:
+    """Equal for runs that can share networks of the same seed; see :func:`plan_networks`.
 
-    In the selection stage the criterion is applied to the curve afterwards, so runs that differ in
-    it alone are one training, unless the criterion controls the decay of the learning rate. A final
-    run needs the weights of its own best epoch.
+    A final run needs the weights of its own best epoch, and so does any run if the criterion
+    controls the decay of the learning rate.
     """
     afterwards = run.stage == "selection" and run.configuration.get("decay") is None
-    without = ("criterion",) if afterwards else ()
-    return run.dataset, run.fold, run.seed, configuration_key(run.configuration, without)
+    without = (*_predicting(run), *(("criterion",) if afterwards else ()))
+    return run.dataset, run.fold, configuration_key(run.configuration, without)
+
+
+def _predicting(run: Run) -> tuple[str, ...]:
+    """Names of a run's settings that change how it predicts, not how its networks are trained."""
+    return ("ensemble", "head") if predicts_by(run) in PREDICTORS else ("ensemble",)
+
+
+def predicts_by(run: Run) -> str:
+    """The head of a run's networks, or what predicts in its place."""
+    return run.configuration.get("head", "mlp")
+
+
+def reads_curve(run: Run) -> bool:
+    """Whether the figures of a run are those of one network's training curve."""
+    return ensemble_size(run) == 1 and predicts_by(run) not in FORESTS
+
+
+def ensemble_size(run: Run) -> int:
+    """Number of networks whose predictions a run averages."""
+    return run.configuration.get("ensemble", 1)
+
+
+def _network_seeds(run: Run) -> list[int]:
+    """Seeds of a run's networks; those of the final runs 1, 2, … follow one another.
+
+    A mean of k networks has the networks of k runs without a mean. The selection stage, run 0, has
+    the last seeds of the evaluation besides its own.
+    """
+    block, place = divmod(run.seed, SEEDS)
+    count = ensemble_size(run)
+    first = (place - 1) * count + 1 if place else 0
+    return [SEEDS * block + (first + k if place else -k % SEEDS) for k in range(count)]
 
 
 def epochs_of(run: Run) -> int:
-    """Maximum number of epochs of a run; 1 for a kernel."""
+    """Maximum number of epochs of a run; 1 for a system without epochs."""
     return run.configuration.get("epochs", 1)
 
 
-def seed_of(run: Run) -> int:
-    """Seed of the parameters and mini-batches of a run; different in every fold."""
-    return 1000 * run.seed + run.fold
+def seed_of(run: Run | Network) -> int:
+    """Seed of the parameters and mini-batches of a network; different in every fold."""
+    return 1000 * run.seed + (run if isinstance(run, Run) else run.run).fold
 
 
 def model_settings(run: Run) -> dict[str, Any]:
     """The settings of the model in a run's configuration."""
-    return {k: v for k, v in run.configuration.items() if k not in TRAINING}
+    others = (*TRAINING, *FEATURES, "ensemble")
+    settings = {k: v for k, v in run.configuration.items() if k not in others}
+    return {**settings, "head": "mlp"} if settings.get("head") in FORESTS else settings
 
 
 def training_config(run: Run) -> TrainingConfig:
     """The settings of training in a run's configuration."""
-    return TrainingConfig(**{k: v for k, v in run.configuration.items() if k in TRAINING})
+    return TrainingConfig(**_chosen(run, TrainingConfig, TRAINING))
+
+
+def feature_settings(run: Run) -> StructuralFeatures:
+    """The features of vertices in a run's configuration."""
+    return StructuralFeatures(**_chosen(run, StructuralFeatures, FEATURES))
+
+
+def _chosen(run: Run, kind: type[Settings], names: Sequence[str]) -> dict[str, Any]:
+    """A run's values of some settings; the word none stands for None, which TOML does not have."""
+    optional = {name for name, rule in rules(kind) if rule.optional}
+    return {
+        name: None if name in optional and value == "none" else value
+        for name, value in run.configuration.items()
+        if name in names
+    }
 
 
 def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
     """Raises ValueError if a system does not have these settings or a value is out of range."""
     system = find_system(model)
     known = (*TRAINING, *system.settings)
+    if isinstance(system, PiGNNSystem):
+        known += (*FEATURES, "ensemble")
     if unknown := sorted(set(configuration) - set(known)):
         raise ValueError(f"{model} has no setting {', '.join(unknown)}: it has {', '.join(known)}")
     run = Run("", model, "final", 0, 1, configuration, 0)
     if isinstance(system, PiGNNSystem):
         system.check(model_settings(run))
+        feature_settings(run)
+        ENSEMBLE.check("ensemble", ensemble_size(run))
     training_config(run)
 
 
@@ -173,8 +298,9 @@ def train_job(
 ) -> Generator[None, None, list[Record]]:
     """Trains the models of a job and tests those of the final stage.
 
-    The generator yields after each epoch of a stack, so that several jobs can take turns; a network
-    that is trained alone takes all its epochs at once.
+    The generator yields after each epoch of a stack, and while a forest is fitted by other threads,
+    so that several jobs can take turns; a network that is trained alone takes all its epochs at
+    once.
 
     Args:
         job: what to train.
@@ -192,33 +318,21 @@ def train_job(
     """
     with memory.measure() as peak:
         stopwatch = _Stopwatch()
-        trainings = _one_run_per_training(job.runs)
-        steps = _train(trainings, job, data, memory.device, checkpoint, on_epoch, interrupted)
-        trained = yield from stopwatch.time(steps)
-        scores: list[float | None] = [None] * len(trainings)
-        if job.runs[0].stage == "final":
-            scores = list(trained.test([data.splits[run.fold].test for run in trainings]))
+        if isinstance(find_system(job.runs[0].model), ClassicalSystem):
+            steps = _fit_classical(job, data, interrupted)
+        else:
+            steps = _train(job, data, memory.device, checkpoint, on_epoch, interrupted)
+        results = yield from stopwatch.time(steps)
+    spent = sum(epoch.seconds for result in results for epoch in result.curve)
     circumstances = Circumstances(
-        seconds=max(stopwatch.seconds, trained.seconds) / len(job.runs),
-        stacked=len(trainings),
+        seconds=max(stopwatch.seconds, spent) / len(job.runs),
+        stacked=len(plan_networks(job.runs)[0]),
         memory=peak.bytes,
         device=device_name(memory.device),
         memory_shared_by=peak.shared_by,
     )
-    place = {_training_key(run): k for k, run in enumerate(trainings)}
-    records = []
-    for run in job.runs:
-        k = place[_training_key(run)]
-        result, task = trained.results[k], trained.tasks[k]
-        records.append(_record(run, data, task, result, scores[k], circumstances))
-    return records
-
-
-def _one_run_per_training(runs: Iterable[Run]) -> list[Run]:
-    first: dict[tuple, Run] = {}
-    for run in runs:
-        first.setdefault(_training_key(run), run)
-    return list(first.values())
+    pairs = zip(job.runs, results, strict=True)
+    return [_record(run, data, result, circumstances) for run, result in pairs]
 
 
 class _Stopwatch:
@@ -231,7 +345,9 @@ class _Stopwatch:
     def seconds(self) -> float:
         return time.perf_counter() - self.started
 
-    def time(self, steps: Generator[None, None, _Trained]) -> Generator[None, None, _Trained]:
+    def time(
+        self, steps: Generator[None, None, list[_Result]]
+    ) -> Generator[None, None, list[_Result]]:
         while True:
             try:
                 next(steps)
@@ -243,114 +359,220 @@ class _Stopwatch:
 
 
 @dataclass(frozen=True)
-class _Trained:
-    """Trained models: their tasks, the results of training, and how to test them."""
+class _Result:
+    """The result of a run.
 
-    tasks: Sequence[Task]
-    results: Sequence[FitResult | _KernelResult]
-    test: Callable[[Sequence[Tensor]], Sequence[float]]
+    Attributes:
+        task: what the outputs mean.
+        validation_loss: on the validation graphs; NaN for a system without epochs.
+        validation_score: likewise.
+        test: outputs for the test graphs and their targets; None in the selection stage.
+        curve: the epochs of the run's first network; none for a system without epochs.
+        best_epoch: number of the selected epoch.
+        sharpness: of the soft permutations of the first network, if it has any.
+    """
 
-    @property
-    def seconds(self) -> float:
-        """Time of all epochs, including those before an interruption."""
-        fits = [result for result in self.results if isinstance(result, FitResult)]
-        return sum(epoch.seconds for fit in fits for epoch in fit.curve)
-
-
-@dataclass(frozen=True)
-class _KernelResult:
-    """The validation score of a kernel, which has no epochs."""
-
+    task: Task
+    validation_loss: float
     validation_score: float
+    test: tuple[Tensor, Tensor] | None = None
+    curve: Sequence[Epoch] = ()
+    best_epoch: int = 0
+    sharpness: Sharpness | None = None
+
+
+def _fit_classical(
+    job: Job, data: EvaluationData, interrupted: Callable[[], bool]
+) -> Generator[None, None, list[_Result]]:
+    """Fits a kernel or a forest for each run."""
+    results = []
+    for run in job.runs:
+        results.append((yield from _in_background(partial(_fit_one, run, data), interrupted)))
+    return results
+
+
+def _fit_one(run: Run, data: EvaluationData) -> _Result:
+    system, part = find_system(run.model), data.selection_split(run.fold)
+    assert isinstance(system, ClassicalSystem)
+    y, task = data.targets[run.dataset].y, data.task(run.dataset, part.train)
+    machine = system.build(model_settings(run), seed_of(run))
+    machine.fit(data.graphs, part.train, y[part.train], task)
+    score = task.score(machine.outputs(data.graphs, part.validation), y[part.validation])
+    tested = None
+    if run.stage == "final":
+        test = data.splits[run.fold].test
+        tested = machine.outputs(data.graphs, test), y[test]
+    return _Result(task, math.nan, score, tested)
+
+
+def _in_background(
+    work: Callable[[], Returned], interrupted: Callable[[], bool]
+) -> Generator[None, None, Returned]:
+    """The result of work that another thread does; yields while it is not finished.
+
+    Raises:
+        KeyboardInterrupt: the job is to stop.
+    """
+    future = thread_pool().submit(work)
+    while not wait([future], timeout=POLL_SECONDS).done:
+        if interrupted():
+            raise KeyboardInterrupt
+        yield
+    return future.result()
 
 
 def _train(
-    runs: Sequence[Run],
     job: Job,
     data: EvaluationData,
     device: torch.device,
     checkpoint: Path | None,
     on_epoch: Callable[[int], None],
     interrupted: Callable[[], bool],
-) -> Generator[None, None, _Trained]:
-    system = find_system(runs[0].model)
-    parts = [data.selection_split(run.fold) for run in runs]
-    if isinstance(system, Kernel):
-        return _train_kernel(runs, data, parts, system)
-    config = training_config(runs[0])
-    if len(runs) < len(job.runs):
+) -> Generator[None, None, list[_Result]]:
+    """Trains the networks of a job, and predicts with them as each run does."""
+    system = find_system(job.runs[0].model)
+    assert isinstance(system, System)
+    networks, members = plan_networks(job.runs)
+    parts = [data.selection_split(network.run.fold) for network in networks]
+    graphs = data.with_features(feature_settings(job.runs[0]), parts[0].train)
+    stacked = _Networks(
+        system, graphs, networks, parts,
+        [data.task(n.run.dataset, part.train) for n, part in zip(networks, parts, strict=True)],
+        [data.targets[n.run.dataset].y for n in networks],
+        _common_config(job, members), device,
+    )  # fmt: skip
+    steps = stacked.train(checkpoint, _fingerprint(job, data), on_epoch, interrupted)
+    fits = yield from steps
+    test = None
+    if job.runs[0].stage == "final":
+        test = stacked.outputs([data.splits[n.run.fold].test for n in networks])
+    held = None
+    if not all(map(reads_curve, job.runs)):
+        held = stacked.outputs([part.validation for part in parts])
+    sharpness = [stacked.sharpness(k) for k in range(len(networks))]
+    results = []
+    for run, own in zip(job.runs, members, strict=True):
+        first = own[0]
+        task, y, part = stacked.tasks[first], stacked.targets[first], parts[first]
+        curve, best = fits[first].curve, fits[first].best_epoch
+        if reads_curve(run) and run.stage == "selection":
+            best = EpochTracker.best_epoch_of(curve, training_config(run), task.higher_is_better)
+        loss, score = curve[best - 1].validation_loss, curve[best - 1].validation_score
+        if held is not None and not reads_curve(run):
+            outputs = mean_prediction(task, torch.stack([held[k] for k in own]))
+            answers = y[part.validation]
+            loss = float(mean_loss(task, outputs, task.encode(answers)))
+            score = task.score(outputs, answers)
+        tested = None
+        if test is not None:
+            outputs = mean_prediction(task, torch.stack([test[k] for k in own]))
+            tested = outputs, y[data.splits[run.fold].test]
+        results.append(_Result(task, loss, score, tested, curve, best, sharpness[first]))
+    return results
+
+
+def _common_config(job: Job, members: Sequence[tuple[int, ...]]) -> TrainingConfig:
+    """The settings of training that the networks of a job share."""
+    config = training_config(job.runs[0])
+    criteria: dict[int, set[str]] = {}
+    for run, own in zip(job.runs, members, strict=True):
+        for place in own:
+            criteria.setdefault(place, set()).add(training_config(run).criterion)
+    if any(len(each) > 1 for each in criteria.values()):
         config = replace(config, patience=None)  # every criterion needs the whole curve
-    tasks = [data.task(run.dataset, part.train) for run, part in zip(runs, parts, strict=True)]
-    targets = [data.targets[run.dataset].y for run in runs]
-    models = [_build(system, data, run, part) for run, part in zip(runs, parts, strict=True)]
-    if system.stackable:
+    return config
+
+
+class _Networks:
+    """The networks of a job.
+
+    Args:
+        system: which builds them.
+        graphs: all graphs.
+        networks: what to train.
+        parts: training and validation graphs of each network.
+        tasks: of each network.
+        targets: of all graphs, for each network.
+        config: settings of training that all have.
+        device: where to train.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        graphs: Collection,
+        networks: Sequence[Network],
+        parts: Sequence[SelectionSplit],
+        tasks: Sequence[Task],
+        targets: Sequence[Tensor],
+        config: TrainingConfig,
+        device: torch.device,
+    ) -> None:
+        self.system, self.graphs, self.networks, self.parts = system, graphs, networks, parts
+        self.tasks, self.targets, self.config, self.device = tasks, targets, config, device
+        self.models: list[nn.Module] = []
+        for network, task, part in zip(networks, tasks, parts, strict=True):
+            shape = DataShape.of(graphs, task.outputs, part.train)
+            settings = model_settings(network.run)
+            self.models.append(system.build(shape, settings, seed_of(network)))
+
+    def train(
+        self,
+        checkpoint: Path | None,
+        fingerprint: str,
+        on_epoch: Callable[[int], None],
+        interrupted: Callable[[], bool],
+    ) -> Generator[None, None, list[FitResult]]:
+        """Trains all networks, in a stack if the system allows it."""
+        seeds = [seed_of(network) for network in self.networks]
+        if not self.system.stackable:
+            rows = zip(self.models, self.tasks, self.targets, self.parts, seeds, strict=True)
+            return [
+                fit(
+                    model,
+                    task,
+                    Examples(self.graphs, y, part.train),
+                    replace(self.config, seed=seed),
+                    validation=Examples(self.graphs, y, part.validation),
+                    device=self.device,
+                    checkpoint=checkpoint,
+                    fingerprint=fingerprint,
+                    on_epoch=lambda epoch: on_epoch(epoch.number),
+                    interrupted=interrupted,
+                )
+                for model, task, y, part, seed in rows
+            ]
+        configs = [training_config(network.run) for network in self.networks]
         stack = Stack(
-            models, tasks, data.graphs, targets,
-            [part.train for part in parts], [part.validation for part in parts],
-            [seed_of(run) for run in runs], config,
-            learning_rates=[training_config(run).learning_rate for run in runs],
-            criteria=[training_config(run).criterion for run in runs],
-            device=device,
+            self.models, self.tasks, self.graphs, self.targets,
+            [part.train for part in self.parts], [part.validation for part in self.parts],
+            seeds, self.config,
+            learning_rates=[config.learning_rate for config in configs],
+            criteria=[config.criterion for config in configs],
+            device=self.device,
         )  # fmt: skip
-        for epoch in stack.epochs(checkpoint, _fingerprint(job, data), interrupted):
+        for epoch in stack.epochs(checkpoint, fingerprint, interrupted):
             on_epoch(epoch)
             yield
-        results = stack.results()
-    else:
-        results = [
-            fit(
-                model,
-                task,
-                Examples(data.graphs, y, part.train),
-                replace(config, seed=seed_of(run)),
-                validation=Examples(data.graphs, y, part.validation),
-                device=device,
-                checkpoint=checkpoint,
-                fingerprint=_fingerprint(job, data),
-                on_epoch=lambda epoch: on_epoch(epoch.number),
-                interrupted=interrupted,
-            )
-            for run, model, task, y, part in zip(runs, models, tasks, targets, parts, strict=True)
-        ]
+        return stack.results()
 
-    def test(index: Sequence[Tensor]) -> list[float]:
-        if system.stackable:
-            outputs = predict_stack(models, data.graphs.to(device), index, config.batch_size)
-        else:
-            outputs = [
-                predict(model, data.graphs, i, config.batch_size, device)
-                for model, i in zip(models, index, strict=True)
-            ]
-        tested = zip(tasks, outputs, targets, index, strict=True)
-        return [task.score(o, y[i]) for task, o, y, i in tested]
+    def outputs(self, index: Sequence[Tensor]) -> list[Tensor]:
+        """Each network's outputs for its own graphs, on the CPU."""
+        batch_size = self.config.batch_size
+        if self.system.stackable:
+            return predict_stack(self.models, self.graphs.to(self.device), index, batch_size)
+        pairs = zip(self.models, index, strict=True)
+        return [predict(model, self.graphs, i, batch_size, self.device) for model, i in pairs]
 
-    return _Trained(tasks, results, test)
-
-
-def _train_kernel(
-    runs: Sequence[Run], data: EvaluationData, parts: Sequence[SelectionSplit], kernel: Kernel
-) -> _Trained:
-    """Fits a kernel classifier for each run."""
-    targets = [data.targets[run.dataset].y for run in runs]
-    machines = []
-    for run, y, part in zip(runs, targets, parts, strict=True):
-        machine = kernel.build(model_settings(run))
-        machines.append(machine.fit(data.graphs, part.train, y[part.train].numpy()))
-
-    def accuracy(index: Sequence[Tensor]) -> list[float]:
-        return [
-            float((np.asarray(machine.predict(data.graphs, i)) == y[i].numpy()).mean())
-            for machine, y, i in zip(machines, targets, index, strict=True)
-        ]
-
-    tasks = [data.task(run.dataset, part.train) for run, part in zip(runs, parts, strict=True)]
-    scores = accuracy([part.validation for part in parts])
-    return _Trained(tasks, [_KernelResult(score) for score in scores], accuracy)
-
-
-def _build(system: System, data: EvaluationData, run: Run, part: SelectionSplit) -> nn.Module:
-    shape = DataShape.of(data.graphs, data.outputs, part.train)
-    return system.build(shape, model_settings(run), seed_of(run))
+    def sharpness(self, place: int) -> Sharpness | None:
+        """The sharpness of a network's permutations of some training graphs."""
+        model, train = self.models[place], self.parts[place].train
+        if not isinstance(model, PiGNN):
+            return None
+        count = min(len(train), SHARPNESS_GRAPHS)
+        sample = train[torch.linspace(0, len(train) - 1, count).long()]
+        with torch.no_grad(), evaluating(model):
+            return model.sharpness(self.graphs.batch(sample).to(self.device))
 
 
 def _fingerprint(job: Job, data: EvaluationData) -> str:
@@ -359,35 +581,58 @@ def _fingerprint(job: Job, data: EvaluationData) -> str:
 
 
 def _record(
-    run: Run,
-    data: EvaluationData,
-    task: Task,
-    result: FitResult | _KernelResult,
-    test_score: float | None,
-    circumstances: Circumstances,
+    run: Run, data: EvaluationData, result: _Result, circumstances: Circumstances
 ) -> Record:
-    if isinstance(result, _KernelResult):
-        loss, score, best, curve = math.nan, result.validation_score, 0, {}
-    else:
-        best = result.best_epoch
-        if run.stage == "selection":
-            config = training_config(run)
-            best = EpochTracker.best_epoch_of(result.curve, config, task.higher_is_better)
-        selected = result.curve[best - 1]
-        loss, score = selected.validation_loss, selected.validation_score
-        curve = {name: [_rounded(getattr(e, name)) for e in result.curve] for name in CURVES}
+    task, system = result.task, find_system(run.model)
+    score = confusion = roc_auc = None
+    if result.test is not None:
+        outputs, y = result.test
+        score = task.score(outputs, y)
+        if isinstance(task, Classification):
+            confusion = confusion_matrix(outputs, y)
+            if not isinstance(system, ClassicalSystem) or system.probabilities:
+                roc_auc = class_roc_auc(outputs, y)
     return Record(
         run=run,
         fingerprint=data.targets[run.dataset].fingerprint,
         metric=task.metric,
         higher_is_better=task.higher_is_better,
-        validation_loss=loss,
-        validation_score=score,
-        test_score=test_score,
-        best_epoch=best,
-        curve=curve,
+        validation_loss=result.validation_loss,
+        validation_score=result.validation_score,
+        test_score=score,
+        best_epoch=result.best_epoch,
+        curve={n: [_rounded(getattr(e, n)) for e in result.curve] for n in CURVES}
+        if result.curve
+        else {},
         circumstances=circumstances,
+        confusion=confusion,
+        roc_auc=roc_auc,
+        sharpness=result.sharpness and asdict(result.sharpness),
     )
+
+
+def confusion_matrix(outputs: Float[Tensor, "b C"], y: Int[Tensor, " b"]) -> list[list[int]]:
+    """How many graphs of each class are taken for each class: a row for each true class.
+
+    >>> outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [5.0, 1.0]])
+    >>> confusion_matrix(outputs, torch.tensor([0, 1, 1]))
+    [[1, 0], [1, 1]]
+    """
+    classes = outputs.shape[1]
+    pairs = y * classes + outputs.argmax(1)
+    return torch.bincount(pairs, minlength=classes**2).view(classes, classes).tolist()
+
+
+def class_roc_auc(outputs: Float[Tensor, "b C"], y: Int[Tensor, " b"]) -> float | None:
+    """ROC-AUC of each class against the others, averaged over the classes that graphs have.
+
+    None if all graphs have one class, or if an output is not a number.
+    """
+    if bool(outputs.isnan().any()):
+        return None
+    answers = torch.nn.functional.one_hot(y, outputs.shape[1]).double()
+    score = MultiLabel(outputs.shape[1]).score(outputs.softmax(1), answers)
+    return None if math.isnan(score) else score
 
 
 def _rounded(value: float) -> float | None:

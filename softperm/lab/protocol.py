@@ -15,14 +15,13 @@ from typing import Any
 
 from softperm.files import exclusive
 from softperm.lab.evaluation_data import EvaluationData
-from softperm.lab.jobs import check_configuration, configuration_key
+from softperm.lab.jobs import SEEDS, check_configuration, configuration_key
 from softperm.lab.recipes import Recipe, grid_points
 from softperm.lab.records import Record, Run
 from softperm.lab.scheduler import Executor, Scheduler
-from softperm.lab.systems import Kernel, PiGNNSystem, find_system
+from softperm.lab.systems import ClassicalSystem, PiGNNSystem, find_system, is_random
 from softperm.progress import Report, silent
 
-SEEDS = 1000  # seeds of one evaluation; those of the next begin after them
 Selected = Mapping[tuple[str, int], Mapping[str, Any]]
 """The selected configuration of each target and fold."""
 
@@ -86,7 +85,9 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
         fixed |= recipe.settings
     else:
         grid = dict(system.grid)
-    if not isinstance(system, Kernel):  # kernels have no settings of training to select
+    if isinstance(system, ClassicalSystem):
+        fixed = {}  # it has no settings of training
+    else:
         grid |= {k: v for k, v in choices.items() if k not in grid}
     grid = {k: v for k, v in grid.items() if k not in changes}
     for point in grid_points(grid):  # all points, also those that recipe.configurations leaves out
@@ -168,7 +169,8 @@ def _evaluate(
 
 def _check_kind(contender: Contender, data: EvaluationData) -> None:
     """Raises ValueError if a system does not support the kind of task."""
-    if isinstance(find_system(contender.model), Kernel) and data.kind != "classification":
+    system = find_system(contender.model)
+    if isinstance(system, ClassicalSystem) and data.kind not in system.kinds:
         raise ValueError(
             f"{contender.model} classifies, but {data.name} is a {data.kind}: leave it out"
         )
@@ -228,8 +230,7 @@ def final_runs(
     data: EvaluationData, model: str, selected: Selected, settings: ProtocolSettings
 ) -> list[Run]:
     """The runs of the selected configuration of each target and fold."""
-    kernel = isinstance(find_system(model), Kernel)
-    repeats = 1 if kernel else settings.final_runs  # a kernel is deterministic
+    repeats = settings.final_runs if is_random(find_system(model)) else 1
     folds, first = len(data.splits), SEEDS * settings.seed
     return [
         Run(target, model, "final", fold, folds, configuration, first + repeat)

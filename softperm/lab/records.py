@@ -97,6 +97,12 @@ class Record:
         best_epoch: number of the best epoch; 0 for a kernel.
         curve: training loss, validation loss and validation score of each epoch.
         circumstances: cost and place.
+        confusion: of a classification, how many test graphs of each class (rows) were taken for
+            each class; None in the selection stage and in records of older versions.
+        roc_auc: of a classification, test ROC-AUC of each class against the others, averaged; None
+            where it is not defined.
+        sharpness: how sharp the soft permutations of training graphs are; see
+            :class:`softperm.nn.sharpness.Sharpness`. None for systems without permutations.
     """
 
     run: Run
@@ -109,15 +115,20 @@ class Record:
     best_epoch: int
     curve: Mapping[str, Sequence[float | None]]
     circumstances: Circumstances
+    confusion: Sequence[Sequence[int]] | None = None
+    roc_auc: float | None = None
+    sharpness: Mapping[str, float] | None = None
 
     @property
     def digest(self) -> str:
         """SHA-256 of the run and its scores: equal for equal numbers, to the last bit.
 
-        Circumstances and curves do not count: collected records have no curves.
+        Circumstances, curves and diagnostics do not count: collected records have no curves, and
+        those of older versions no diagnostics.
         """
         content = _fields(self)
-        del content["circumstances"], content["curve"]
+        for name in ("circumstances", "curve", "confusion", "roc_auc", "sharpness"):
+            del content[name]
         return hashlib.sha256(_line(content)).hexdigest()
 
 
@@ -299,6 +310,8 @@ def _check_kinds(run: Run, circumstances: Circumstances, numbers: Mapping[str, A
         "configuration": isinstance(run.configuration, Mapping),
         "test_score": score is None or isinstance(score, Real),
         "curve": isinstance(curve, Mapping) and (not curve or set(curve) == set(CURVES)),
+        "confusion": _is_square(numbers.get("confusion")),
+        "sharpness": isinstance(numbers.get("sharpness"), Mapping | None),
         "circumstances": isinstance(circumstances.seconds, Real)
         and isinstance(circumstances.memory, Real)
         and type(circumstances.memory_shared_by) is int
@@ -307,6 +320,17 @@ def _check_kinds(run: Run, circumstances: Circumstances, numbers: Mapping[str, A
     }
     if odd := [name for name, holds in sound.items() if not holds]:
         raise TypeError(f"{odd[0]} is not valid in a record")
+
+
+def _is_square(table: object) -> bool:
+    """Whether a value is a square table of whole numbers, or None."""
+    if table is None:
+        return True
+    rows = table if isinstance(table, list) else [None]
+    return all(
+        isinstance(row, list) and len(row) == len(rows) and all(type(n) is int for n in row)
+        for row in rows
+    )
 
 
 def _is_name(value: object) -> bool:

@@ -118,10 +118,12 @@ class Scheduler:
         self.finished_epochs += outcome.job.epochs
 
     def _add_error(self, outcome: Outcome) -> None:
-        first, folds = outcome.job.runs[0], sorted({run.fold for run in outcome.job.runs})
-        target = f"{first.dataset}, " if len(self.data.targets) > 1 else ""
-        sentence = f"{target}{first.model}, folds {folds}: {outcome.error}"
-        self.errors.setdefault((first.dataset, first.model), []).append(sentence)
+        runs = outcome.job.runs
+        target = f"{runs[0].dataset}, " if len(self.data.targets) > 1 else ""
+        for model in dict.fromkeys(run.model for run in runs):
+            folds = sorted({run.fold for run in runs if run.model == model})
+            sentence = f"{target}{model}, folds {folds}: {outcome.error}"
+            self.errors.setdefault((runs[0].dataset, model), []).append(sentence)
 
     def _report_epoch(self, job: Job, epoch: int) -> None:
         self.running_epochs[job.name] = epoch * len(job.runs)

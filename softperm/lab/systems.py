@@ -18,15 +18,15 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, build
 from softperm.training.settings import TRAINING
+from softperm.training.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -213,30 +213,37 @@ class PiGNNSystem(System):
 
 
 @runtime_checkable
-class KernelEstimator(Protocol):
-    """An estimator on a precomputed kernel."""
+class ClassicalEstimator(Protocol):
+    """An estimator that is fitted at once, without epochs."""
 
     def fit(
-        self, collection: Collection, index: Int[Tensor, " b"], y: Shaped[np.ndarray, " b"]
-    ) -> KernelEstimator:
-        """Fits the estimator to the selected graphs and their classes ``y``."""
+        self,
+        collection: Collection,
+        index: Int[Tensor, " b"],
+        y: Shaped[Tensor, "b ..."],
+        task: Task,
+    ) -> ClassicalEstimator:
+        """Fits the estimator to the selected graphs and their targets ``y``, and to no others."""
         ...
 
-    def predict(self, collection: Collection, index: Int[Tensor, " b"]) -> Shaped[np.ndarray, " b"]:
-        """The class of each of the selected graphs."""
+    def outputs(self, collection: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
+        """Outputs for the selected graphs, which the task reads as it reads a network's."""
         ...
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel method of the comparison.
+class ClassicalSystem:
+    """A kernel method or a random forest of the comparison.
 
     Attributes:
         name: name in commands and records.
         title: name in tables.
-        tables: tables of the paper that have it.
+        tables: tables of the paper that have it, or in which it belongs.
         grid: values of each hyper-parameter, among which validation selects.
         network: ``module:name`` of the estimator's class below ``softperm.lab.baselines``.
+        kinds: kinds of tasks that it supports.
+        random: whether fits with different seeds differ; the class then has the argument ``seed``.
+        probabilities: whether its outputs tell how sure it is.
     """
 
     name: str
@@ -244,15 +251,19 @@ class Kernel:
     tables: tuple[str, ...]
     grid: Mapping[str, tuple]
     network: str
+    kinds: tuple[str, ...] = ("classification",)
+    random: bool = False
+    probabilities: bool = False
 
     @property
     def settings(self) -> tuple[str, ...]:
         """Names of its hyper-parameters."""
-        return _arguments(self.network)
+        return tuple(name for name in _arguments(self.network) if name != "seed")
 
-    def build(self, settings: Mapping[str, Any]) -> KernelEstimator:
+    def build(self, settings: Mapping[str, Any], seed: int = 0) -> ClassicalEstimator:
         """An estimator that is not fitted."""
-        return _load(self.network)(**settings)
+        seeds = {"seed": seed} if self.random else {}
+        return _load(self.network)(**settings, **seeds)
 
 
 def _load(path: str) -> Callable[..., Any]:
@@ -427,18 +438,42 @@ _BASELINES = (
 SYSTEMS: dict[str, System] = {system.name: system for system in _BASELINES}
 """The baselines that are networks, by name."""
 
-KERNELS: dict[str, Kernel] = {
-    "wl-kernel": Kernel(
-        "wl-kernel",
-        "WL subtree kernel",
-        network="wl:WLKernelClassifier",
-        grid={"iterations": (1, 2, 3, 4, 5, 6), "C": (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)},
-        **_CLASSIFICATION,
+_FOREST: dict[str, Any] = {
+    "tables": ("classification", "ogb", "qm9"),
+    "kinds": ("classification", "multilabel", "regression"),
+    "random": True,
+    "probabilities": True,
+}
+CLASSICAL: dict[str, ClassicalSystem] = {
+    system.name: system
+    for system in (
+        ClassicalSystem(
+            "wl-kernel",
+            "WL subtree kernel",
+            network="wl:WLKernelClassifier",
+            grid={"iterations": (1, 2, 3, 4, 5, 6), "C": (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)},
+            **_CLASSIFICATION,
+        ),
+        ClassicalSystem(
+            "wl-forest",
+            "Random forest on WL colours",
+            network="forest:ColourForest",
+            grid={"rounds": (0, 1, 2, 3, 4), "min_graphs": (5, 2)},
+            **_FOREST,
+        ),
+        ClassicalSystem(
+            "forest", "Random forest on counts", network="forest:CountForest", grid={}, **_FOREST
+        ),
     )
 }
-"""The kernel methods, by name."""
+"""Kernel methods and random forests, by name."""
 
-_ALL: dict[str, System | Kernel] = {**PI_GNN, **SYSTEMS, **KERNELS}
+_ALL: dict[str, System | ClassicalSystem] = {**PI_GNN, **SYSTEMS, **CLASSICAL}
+
+
+def is_random(system: System | ClassicalSystem) -> bool:
+    """Whether trainings with different seeds differ, so that several final runs make sense."""
+    return system.random if isinstance(system, ClassicalSystem) else True
 
 
 def system_names() -> list[str]:
@@ -446,7 +481,7 @@ def system_names() -> list[str]:
     return list(_ALL)
 
 
-def find_system(name: str) -> System | Kernel:
+def find_system(name: str) -> System | ClassicalSystem:
     """The system of a name; ``NAME+VARIANT`` is a variant, whose settings a recipe has.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from softperm.lab.records import Record
-from softperm.lab.systems import Kernel, find_system
+from softperm.lab.systems import find_system, is_random
 
 PER_CENT = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
 """Titles of scores that tables show in per cent."""
@@ -141,7 +141,7 @@ def finished(
         try:
             cell = _cell(*pair, group)
             requested = (final_runs or {}).get(pair, 1)
-            if cell.runs < requested and not isinstance(find_system(cell.model), Kernel):
+            if cell.runs < requested and is_random(find_system(cell.model)):
                 runs = f"{cell.runs} of {requested} final runs"
                 raise UnfinishedError(f"{', '.join(pair)}: there are {runs}; let it finish")
             done += group

@@ -525,7 +525,9 @@ def test_counts_of_colours_are_those_of_dictionaries():
     graphs = coloured_graphs()
     found = learn(graphs, rounds=3, size=None, every_round=True)
     assert found.rounds == (0, 1, 2, 3)
-    table = colour_counts(collect(graphs), found).toarray()
+    sparse = colour_counts(collect(graphs), found)
+    assert sparse.indices.dtype == np.int32, "as scikit-learn needs them"
+    table = sparse.toarray()
     words = [
         Counter((k, repr(colours[k][v])) for k in range(4) for v in graph)
         for graph in graphs

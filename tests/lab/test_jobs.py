@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 
+import networkx as nx
 import pytest
+import torch
 from lab.evaluations import DATA, FOLDS, PROTOCOL, TRAINING, final_jobs, selection_jobs, train
+from samples import collect, labelled_path
 
-from softperm.lab.jobs import configuration_key
-from softperm.lab.protocol import Contender, make_contender, select
+from softperm.data.features import StructuralFeatures, VertexFeatures
+from softperm.lab.evaluation_data import from_graphs
+from softperm.lab.jobs import configuration_key, group_into_jobs, plan_networks
+from softperm.lab.protocol import Contender, final_runs, make_contender, select, selection_runs
 from softperm.lab.recipes import grid_points, read_recipe
 from softperm.lab.systems import SYSTEMS, DataShape
 
@@ -125,3 +130,111 @@ def test_what_is_alike_changes_no_shape():
             built = [system.build(shape, point, 0).state_dict() for point in grid_points(grid)]
             shapes = [{k: v.shape for k, v in state.items()} for state in built]
             assert all(s == shapes[0] for s in shapes)
+
+
+RICH = {"walks": 4, "clustering": True, "neighbours": True, "compare": "cosine", "encoded": "both"}
+NETWORK = {**TRAINING, "latent_vertices": 3, "hidden": 4, "head_hidden": [8], "encoded_size": 4}
+
+
+def test_features_of_vertices_are_settings_of_a_recipe(monkeypatch):
+    built = []
+    real = DataShape.of
+
+    def watched(graphs, outputs, index):
+        built.append(graphs)
+        return real(graphs, outputs, index)
+
+    monkeypatch.setattr(DataShape, "of", watched)
+    rich = Contender("pi-gnn", ({**NETWORK, **RICH}, {**NETWORK, **RICH, "colours": 1}))
+    found = selection_jobs(DATA, rich, PROTOCOL)
+    assert [len(job.runs) for job in found] == [FOLDS, *[1] * FOLDS], "colours are a fold's own"
+    for job in found[:2]:
+        assert all(0 <= record.validation_score <= 1 for record in train(job))
+    settings = StructuralFeatures(walks=4, clustering=True, neighbours=True)
+    expected = VertexFeatures(settings).extend(DATA.graphs).structure
+    assert torch.equal(built[0].structure, expected)
+    assert torch.equal(built[-1].structure, expected)
+    assert built[0].structure is built[1].structure, "computed once"
+    assert built[-1].label is not None, "colours are labels"
+
+
+def test_every_new_setting_works_in_the_grid_of_a_stack():
+    grid = {
+        "decoupled_decay": [True], "schedule": ["cosine"], "ema": [0.9, "none"],
+        "label_smoothing": [0.1], "class_weight": ["balanced"], "attribute_scaling": ["standard"],
+        "permutation_heads": [2], "weight_decay": [0.01], "capacity": ["none"], "heat": [[1, 4]],
+    }  # fmt: skip
+    points = tuple({**NETWORK, **RICH, **point} for point in grid_points(grid))
+    recipe = replace(read_recipe("own"), grid=grid, training=TRAINING, settings=NETWORK | RICH)
+    assert len(make_contender(recipe, "pi-gnn").configurations) == len(points) == 2
+    for job in selection_jobs(ONE_FOLD, Contender("pi-gnn", points), PROTOCOL):
+        (record,) = train(job, ONE_FOLD)
+        assert record.curve["train_loss"][-1] > 0
+
+
+def test_a_mean_of_networks_has_the_networks_of_single_runs():
+    mean = {**NETWORK, "ensemble": 2}
+    runs = [
+        *final_runs(ONE_FOLD, "pi-gnn", {("rings", 0): NETWORK}, PROTOCOL),
+        *final_runs(ONE_FOLD, "pi-gnn+mean", {("rings", 0): mean}, replace(PROTOCOL, final_runs=1)),
+    ]
+    networks, members = plan_networks(runs)
+    assert (len(networks), members) == (2, [(0,), (1,), (0, 1)])
+    (job,) = group_into_jobs(runs, 64)
+    one, other, both = train(job, ONE_FOLD)
+    assert {one.run.model, other.run.model} == {"pi-gnn"}
+    assert both.circumstances.stacked == 2
+    low, high = sorted([one.validation_loss, other.validation_loss])
+    assert both.validation_loss < high, "cross-entropy is convex: the mean is below the mean loss"
+    assert both.validation_loss != pytest.approx(low)
+
+
+def test_networks_of_the_selection_are_not_those_of_final_runs():
+    mean = {**NETWORK, "ensemble": 3}
+    runs = selection_runs(ONE_FOLD, Contender("pi-gnn", (mean,)), PROTOCOL)
+    runs += final_runs(ONE_FOLD, "pi-gnn", {("rings", 0): mean}, PROTOCOL)
+    networks, _ = plan_networks(runs)
+    assert len({network.seed for network in networks}) == len(networks) == 9
+
+
+def test_test_graphs_change_no_figure_of_the_selection():
+    """Neither scalers nor vocabularies, colours, forests or choices know test graphs."""
+    words = [a + b + c + d for a in "ab" for b in "ab" for c in "ab" for d in "ab"] * 2
+    graphs = [labelled_path(word) for word in words]
+    for k, graph in enumerate(graphs):
+        nx.set_node_attributes(graph, {v: [float(v * k % 7)] for v in graph}, "x")
+    y = torch.tensor([word.count("ab") % 2 for word in words])
+    sound = from_graphs(
+        read_recipe("own"), "words", collect(graphs), y, "classification", seed=0, folds=4
+    )
+    test = sound.splits[0].test.tolist()
+    for i in test:
+        graphs[i] = dense = nx.complete_graph(6)
+        nx.set_node_attributes(dense, {v: "ab"[v % 2] for v in dense}, "label")
+        nx.set_node_attributes(dense, {v: [1000.0 + v] for v in dense}, "x")
+    changed = replace(sound, graphs=collect(graphs), splits=sound.splits[:1])
+    others = torch.ones(len(y), dtype=torch.bool)
+    others[test] = False
+    target = replace(changed.targets["words"], y=torch.where(others, y, 1 - y))
+    changed = replace(changed, targets={"words": target})
+    sound = replace(sound, splits=sound.splits[:1])
+    everything = {
+        **NETWORK, **RICH, "colours": 2, "colour_degree": True, "attribute_scaling": "standard",
+        "scaling": "log-standard", "ensemble": 2, "class_weight": "balanced",
+    }  # fmt: skip
+    contenders = [
+        Contender("pi-gnn", (everything,)),
+        Contender("wl-forest", ({"trees": 10, "rounds": 2, "min_graphs": 1},)),
+        Contender("forest", ({"trees": 10},)),
+        Contender("wl-kernel", ({},)),
+    ]
+    for each in contenders:
+        found = [
+            train(job, data)
+            for data in (sound, changed)
+            for job in selection_jobs(data, each, PROTOCOL)
+        ]
+        (one,), (other,) = found
+        assert one.curve == other.curve
+        assert one.validation_score == other.validation_score
+        assert one.sharpness == other.sharpness

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from sklearn.svm import SVC
 from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.data.features import collection_colours
+from softperm.training.tasks import Task
 
 
 def refine_colours(collection: Collection, iterations: int) -> Int[np.ndarray, "rounds V"]:
@@ -72,10 +73,10 @@ class WLKernelClassifier:
         self.iterations, self.C = iterations, C
 
     def fit(
-        self, collection: Collection, index: Int[Tensor, " b"], y: Shaped[np.ndarray, " b"]
+        self, collection: Collection, index: Int[Tensor, " b"], y: Int[Tensor, " b"], task: Task
     ) -> WLKernelClassifier:
         """Fits the classifier to the selected graphs and their classes ``y``."""
-        if len(classes := np.unique(y)) < 2:
+        if len(classes := np.unique(y.numpy())) < 2:
             raise ValueError(
                 f"all {len(y)} training graphs are of class {classes.tolist()}: there "
                 "is nothing to tell apart; give more graphs of every class"
@@ -83,17 +84,19 @@ class WLKernelClassifier:
         counts, self.colours_ = count_colours(_take(collection, index), self.iterations)
         self.counts_ = _normalise(counts)
         kernel = (self.counts_ @ self.counts_.T).toarray()
-        self.svm_ = SVC(kernel="precomputed", C=self.C).fit(kernel, np.asarray(y))
+        self.svm_ = SVC(kernel="precomputed", C=self.C).fit(kernel, y.numpy())
+        self.classes_ = task.outputs
         return self
 
-    def predict(self, collection: Collection, index: Int[Tensor, " b"]) -> Shaped[np.ndarray, " b"]:
-        """The class of each of the selected graphs."""
+    def outputs(self, collection: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
+        """1 for the class of each of the selected graphs, 0 for the other classes."""
         counts, colours = count_colours(_take(collection, index), self.iterations)
         counts = _normalise(counts)  # before colours unknown to the training graphs are left out
         place = np.searchsorted(self.colours_, colours).clip(max=len(self.colours_) - 1)
         known = np.flatnonzero(self.colours_[place] == colours)
         kernel = counts[:, known] @ self.counts_[:, place[known]].T
-        return self.svm_.predict(kernel.toarray())
+        predicted = torch.from_numpy(self.svm_.predict(kernel.toarray()))
+        return torch.nn.functional.one_hot(predicted, self.classes_).double()
 
 
 def _normalise(counts: sp.csr_array) -> sp.csr_array:

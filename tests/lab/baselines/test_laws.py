@@ -9,7 +9,7 @@ from lab.baselines.cases import GRAPHS, SMALL, network, outputs, shuffled
 from samples import collect, double, labelled_path, plain_graph
 from torch.testing import assert_close
 
-from softperm.lab.systems import KERNELS, SYSTEMS, DataShape, find_system
+from softperm.lab.systems import CLASSICAL, SYSTEMS, DataShape, find_system
 from softperm.training.tasks import Classification, mean_loss
 
 NAMES = list(SYSTEMS)
@@ -169,4 +169,4 @@ def test_names_and_tables_are_those_of_the_issue():
     tables = {table for s in SYSTEMS.values() for table in s.tables}
     assert tables == {"classification", "ogb", "qm9"}
     assert [s.name for s in SYSTEMS.values()] == list(SYSTEMS)
-    assert list(KERNELS) == ["wl-kernel"]
+    assert list(CLASSICAL) == ["wl-kernel", "wl-forest", "forest"]

@@ -11,8 +11,10 @@ from samples import collect, plain_graph, rings_and_cliques
 
 from softperm.data.datasets import load_dataset
 from softperm.lab.baselines.wl import WLKernelClassifier, refine_colours, wl_kernel
-from softperm.lab.systems import KERNELS
+from softperm.lab.systems import CLASSICAL
+from softperm.training.tasks import Classification
 
+TWO = Classification(2)
 GRAKEL_MUTAG = [
     [393, 210, 206, 399, 131, 402],
     [210, 173, 145, 231, 91, 276],
@@ -27,7 +29,7 @@ GRAKEL_MUTAG = [
 def test_graphs_of_one_class_teach_nothing():
     graphs = collect(rings_and_cliques(4)[0])
     with pytest.raises(ValueError, match=r"all 2 training graphs are of class \[1\]"):
-        WLKernelClassifier().fit(graphs, torch.tensor([0, 2]), np.array([1, 1]))
+        WLKernelClassifier().fit(graphs, torch.tensor([0, 2]), torch.ones(2).long(), TWO)
 
 
 def labelled(count: int) -> list[nx.Graph]:
@@ -95,17 +97,19 @@ def test_the_classifier_learns_and_meets_colours_it_has_not_seen():
     collection = collect(graphs)
     train, test = torch.arange(30), torch.arange(30, 40)
     machine = (
-        KERNELS["wl-kernel"].build({"iterations": 3, "C": 10.0}).fit(collection, train, y[:30])
+        CLASSICAL["wl-kernel"]
+        .build({"iterations": 3, "C": 10.0})
+        .fit(collection, train, torch.from_numpy(y[:30]), TWO)
     )
-    assert (machine.predict(collection, test) == y[30:]).all()
+    assert (machine.outputs(collection, test).argmax(1).numpy() == y[30:]).all()
     others = collect([nx.cycle_graph(40), nx.complete_graph(12), nx.star_graph(9)])
-    assert machine.predict(others, torch.tensor([2, 0])).shape == (2,)
+    assert machine.outputs(others, torch.tensor([2, 0])).shape == (2, 2)
 
 
 def test_a_graph_predicted_alone_gets_the_kernel_it_has_among_others():
     graphs = labelled(30)
-    collection, y = collect(graphs), np.arange(30) % 2
-    machine = WLKernelClassifier(2, 1.0).fit(collection, torch.arange(20), y[:20])
-    together = machine.predict(collection, torch.arange(20, 30))
-    alone = [machine.predict(collection, torch.tensor([i]))[0] for i in range(20, 30)]
-    assert together.tolist() == alone
+    collection, y = collect(graphs), torch.arange(30) % 2
+    machine = WLKernelClassifier(2, 1.0).fit(collection, torch.arange(20), y[:20], TWO)
+    together = machine.outputs(collection, torch.arange(20, 30))
+    alone = [machine.outputs(collection, torch.tensor([i])) for i in range(20, 30)]
+    assert torch.equal(together, torch.cat(alone))

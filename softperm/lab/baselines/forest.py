@@ -1,0 +1,203 @@
+"""Random forests on counts: what a comparison of networks should begin with.
+
+``forest`` counts labels and degrees, which say nothing about how vertices are connected.
+``wl-forest`` counts Weisfeiler–Leman colours: it knows the neighbourhoods of vertices and has no
+alignment, so the difference between it and π-GNN is what alignment adds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from jaxtyping import Float, Int, Shaped
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from torch import Tensor
+
+from softperm.data.collection import Collection
+from softperm.data.features import ColourVocabulary, colour_counts
+from softperm.parallel import threads
+from softperm.training.tasks import Classification, MultiLabel, Task
+
+MOST_DEGREES = 100  # larger degrees are counted together
+QUANTILES = np.linspace(0, 1, 5)
+LEAST = 1e-6  # probability of a class that no tree votes for
+
+Table = sp.csr_array | np.ndarray
+
+
+class GraphForest(ABC):
+    """A random forest on one vector for each graph; for all tasks.
+
+    Args:
+        trees: number of trees.
+        seed: of the forest's random choices.
+    """
+
+    def __init__(self, trees: int = 500, seed: int = 0) -> None:
+        self.trees, self.seed = trees, seed
+
+    @abstractmethod
+    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> None:
+        """Learns what :meth:`describe` needs from the selected graphs alone."""
+
+    @abstractmethod
+    def describe(self, collection: Collection) -> Table:
+        """The vector of each graph (B, Z)."""
+
+    def fit(
+        self,
+        collection: Collection,
+        index: Int[Tensor, " b"],
+        y: Shaped[Tensor, "b ..."],
+        task: Task,
+    ) -> GraphForest:
+        """Fits the forest to the selected graphs and their targets ``y``."""
+        self.learn(collection, index)
+        self.task_ = task
+        table = self.describe(collection)[index.cpu().numpy()]
+        if isinstance(task, Classification):
+            self.forests_ = [self._forest(RandomForestClassifier).fit(table, y.cpu().numpy())]
+            return self
+        kind = RandomForestClassifier if isinstance(task, MultiLabel) else RandomForestRegressor
+        self.forests_ = []
+        for column in task.encode(y).cpu().numpy().T:
+            known = np.flatnonzero(~np.isnan(column))
+            self.forests_.append(self._forest(kind).fit(table[known], column[known]))
+        return self
+
+    def _forest(self, kind: type) -> Any:
+        return kind(n_estimators=self.trees, random_state=self.seed, n_jobs=threads())
+
+    def outputs(self, collection: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
+        """Outputs that the task reads as it reads a network's, such as logarithms of shares."""
+        table = self.describe(collection)[index.cpu().numpy()]
+        if isinstance(self.task_, Classification):
+            (forest,) = self.forests_
+            shares = np.zeros((len(index), self.task_.classes))
+            shares[:, forest.classes_] = forest.predict_proba(table)
+            return torch.from_numpy(np.log(np.maximum(shares, LEAST)))
+        if isinstance(self.task_, MultiLabel):
+            columns = [_log_odds(forest, table) for forest in self.forests_]
+        else:
+            columns = [forest.predict(table) for forest in self.forests_]
+        return torch.from_numpy(np.stack(columns, axis=1))
+
+
+class CountForest(GraphForest):
+    """A forest on sizes, on counts of labels and degrees, and on quantiles of attributes."""
+
+    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> None:
+        """Learns the largest degree of the selected graphs."""
+        chosen = np.isin(_owners(collection), index.cpu().numpy())
+        self.most_ = min(int(_degrees(collection)[chosen].max(initial=0)), MOST_DEGREES)
+
+    def describe(self, collection: Collection) -> np.ndarray:
+        """Counts and quantiles of each graph (B, Z)."""
+        owners, count = _owners(collection), len(collection)
+        edge_owners = np.repeat(np.arange(count), collection.edge_ptr.diff().cpu().numpy())
+        sizes = np.bincount(owners, minlength=count)
+        edges = np.bincount(edge_owners, minlength=count) / 2
+        degrees = np.minimum(_degrees(collection), self.most_)
+        columns = [
+            sizes[:, None],
+            edges[:, None],
+            _histogram(owners, degrees, count, self.most_ + 1),
+        ]
+        for labels, sizes_of, owner in (
+            (collection.label, collection.label_sizes, owners),
+            (collection.edge_label, collection.edge_label_sizes, edge_owners),
+        ):
+            if labels is not None:
+                codes = labels.cpu().numpy()
+                columns += [
+                    _histogram(owner, codes[:, c], count, size) for c, size in enumerate(sizes_of)
+                ]
+        for values, owner in ((collection.x, owners), (collection.edge_attr, edge_owners)):
+            if values is not None:
+                columns += [quantiles(owner, column, count) for column in values.cpu().numpy().T]
+        return np.concatenate(columns, axis=1)
+
+
+class ColourForest(GraphForest):
+    """A forest on counts of Weisfeiler–Leman colours.
+
+    Args:
+        rounds: rounds of colour refinement; colours of all rounds are counted.
+        min_graphs: number of training graphs in which a colour must occur to be counted by itself;
+            rarer and unseen colours of a round are counted together.
+        trees: number of trees.
+        seed: of the forest's random choices.
+    """
+
+    def __init__(
+        self, rounds: int = 2, min_graphs: int = 5, trees: int = 500, seed: int = 0
+    ) -> None:
+        super().__init__(trees, seed)
+        self.rounds, self.min_graphs = rounds, min_graphs
+
+    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> None:
+        """Learns the colours of the selected graphs."""
+        self.colours_ = ColourVocabulary.learn(
+            collection,
+            index,
+            rounds=self.rounds,
+            size=None,
+            min_graphs=self.min_graphs,
+            every_round=True,
+        )
+
+    def describe(self, collection: Collection) -> sp.csr_array:
+        """Number of vertices of each colour in each graph (B, colours)."""
+        return colour_counts(collection, self.colours_)
+
+
+def quantiles(
+    owner: Int[np.ndarray, " V"], values: Float[np.ndarray, " V"], count: int
+) -> Float[np.ndarray, "B Q"]:
+    """Minimum, quartiles and maximum of the values of each owner; 0 for an owner without values.
+
+    Args:
+        owner: the graph of each value, in ascending order.
+        values: one number of each vertex or edge.
+        count: number of graphs.
+    """
+    ordered = values[np.lexsort((values, owner))]
+    sizes = np.bincount(owner, minlength=count)
+    place = np.maximum(sizes - 1, 0)[:, None] * QUANTILES  # (B, Q)
+    low = np.floor(place).astype(int)
+    first = (np.cumsum(sizes) - sizes)[:, None]
+    last = max(len(values) - 1, 0)
+    below = np.append(ordered, 0.0)[np.minimum(first + low, last)]
+    above = np.append(ordered, 0.0)[np.minimum(first + np.ceil(place).astype(int), last)]
+    return np.where(sizes[:, None] > 0, below + (place - low) * (above - below), 0.0)
+
+
+def _log_odds(forest: RandomForestClassifier, table: Table) -> np.ndarray:
+    """Log odds of the answer 1."""
+    shares = (np.asarray(forest.predict_proba(table)) @ forest.classes_).clip(LEAST, 1 - LEAST)
+    return np.log(shares) - np.log1p(-shares)
+
+
+def _owners(collection: Collection) -> Int[np.ndarray, " V"]:
+    """The graph of each vertex."""
+    return np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())
+
+
+def _degrees(collection: Collection) -> Int[np.ndarray, " V"]:
+    """Number of edges from each vertex."""
+    starts = torch.repeat_interleave(collection.ptr[:-1], collection.edge_ptr.diff())
+    sources = (collection.edge_index[0].long() + starts).cpu()
+    return torch.bincount(sources, minlength=int(collection.ptr[-1])).numpy()
+
+
+def _histogram(
+    owner: Int[np.ndarray, " V"], codes: Int[np.ndarray, " V"], count: int, size: int
+) -> Float[np.ndarray, "B K"]:
+    """How often each code from 0 to ``size`` − 1 occurs in each graph; code −1 is not counted."""
+    known = codes >= 0
+    places = owner[known] * size + codes[known]
+    return np.bincount(places, minlength=count * size).reshape(count, size).astype(float)
