@@ -9,10 +9,8 @@ from jaxtyping import Float, Int
 from scipy.optimize import quadratic_assignment
 
 from softperm.data.graphs import as_graph
-from softperm.distance.branch_and_bound import plant
+from softperm.distance.branch_and_bound import bound_node, descend, improve, plant
 from softperm.distance.costs import Frobenius
-from softperm.distance.local_search import descend, improve
-from softperm.distance.node_bound import bound_node
 from softperm.distance.pairs import Pair, pack, pair_of
 
 

@@ -1,9 +1,9 @@
 """Branch and bound over permutations: each node solves one assignment problem.
 
 A node fixes the images of some rows. The candidates of each free row are a bit set of columns. The
-node's bound (:mod:`softperm.distance.node_bound`) is the cheapest assignment of the free rows. Its
-reduced costs eliminate single matches; the search branches on the row or column with the fewest
-candidates. Near the root a long search *probes*: it bounds every single match before it branches.
+node's bound (:func:`bound_node`) is the cheapest assignment of the free rows. Its reduced costs
+eliminate single matches; the search branches on the row or column with the fewest candidates. Near
+the root a long search *probes*: it bounds every single match before it branches.
 
 Symmetry. Exchanging twins does not change the cost, so only one column of each class of twins is
 tried, and the twins of a fixed row take columns no earlier than its own; the same holds with rows
@@ -15,10 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from softperm.distance.local_search import improve
-from softperm.distance.node_bound import bound_node
-from softperm.distance.pairs import edge_cost, remove
+from softperm.distance.pairs import contains, count_bits, edge_cost, insert, lowest_bit, remove
 from softperm.jit import kernel
 
 GLANCE = 300  # relaxations of a search without probing; enough for most small pairs
@@ -379,3 +378,372 @@ def _descend(pair, tree, t, z):
         order_rows(pair, rows, columns, m - 1, domain, i, j)
     else:
         order_columns(pair, rows, columns, m - 1, domain, i, j)
+
+
+# The lower bound of a search node: the bound of Gilmore and Lawler, sharpened by bit sets.
+#
+# Matching row i with column j costs its disagreements with the fixed rows in full, and half of what
+# i and j must disagree on among the free vertices: half, because both ends of an edge count it. For
+# many different weights that is the cheapest pairing of the two rows of weights, sorted against
+# sorted. For channels it is the price of the edges at i and at j that cannot be matched with each
+# other. In each group of neighbours, at most e neighbours of i find a neighbour of j among their
+# candidates, so d(i) + d(j) − 2e edges have no match; e is bounded by counting from either side
+# and, in dense graphs, by counting non-neighbours.
+
+
+@kernel
+def bound_node(pair, tree, t, limit):
+    """The bound of level t; also computes the assignment and its duals.
+
+    Args:
+        pair: the two graphs.
+        tree: the search; its ``cost``, ``match``, ``u[t]`` and ``v[t]`` are written.
+        t: the level.
+        limit: the computation stops early if the bound exceeds this cost.
+
+    Returns:
+        A lower bound of the cost of every permutation below this node.
+    """
+    m = pair.label_a.size - t
+    rows, columns, domain = tree.rows[t], tree.columns[t], tree.domain[t]
+    if pair.order_a.shape[0] > 0:
+        free_a = _sort_free(pair.model.value, pair.kind_a, pair.order_a, rows, m)
+        free_b = _sort_free(pair.model.value, pair.kind_b, pair.order_b, columns, m)
+        _pair_weights(free_a, free_b, pair.model.power, m, tree.cost)
+        for x in range(m):
+            for y in range(m):
+                if not contains(domain, x, columns[y]):
+                    tree.cost[x, y] = np.inf
+    else:
+        _pair_neighbours(pair, rows, columns, m, domain, tree.cost)
+    for x in range(m):
+        for y in range(m):
+            tree.cost[x, y] = tree.linear[t, x, y] + 0.5 * tree.cost[x, y]
+    below = tree.fixed[t]
+    return below + assign(tree.cost, m, tree.u[t], tree.v[t], tree.match, limit - below)
+
+
+@kernel
+def _sort_free(value, kind, order, free, m):
+    """(m, m - 1) weights from each free vertex to the other free ones, ascending."""
+    is_free = np.zeros(kind.shape[0], np.bool_)
+    weights = np.empty((m, m))
+    for x in range(m):
+        is_free[free[x]] = True
+    for x in range(m):
+        i = free[x]
+        count = 0
+        for k in order[i]:
+            if is_free[k] and k != i:
+                weights[x, count] = value[kind[i, k]]
+                count += 1
+    return weights
+
+
+@kernel
+def _pair_weights(free_a, free_b, power, m, out):
+    """Distance of each two rows of sorted weights."""
+    for x in range(m):
+        for y in range(m):
+            total = 0.0
+            for k in range(m - 1):
+                difference = abs(free_a[x, k] - free_b[y, k])
+                total += difference * difference if power == 2 else difference
+            out[x, y] = total
+
+
+@kernel
+def _pair_neighbours(pair, rows, columns, m, domain, out):
+    """Least price of edges at x and at y without a match; infinite if x and y cannot be matched."""
+    groups, words = pair.price.size, domain.shape[1]
+    position = np.empty(2 * pair.label_a.size, np.int64)
+    position_a, position_b = position[: pair.label_a.size], position[pair.label_a.size :]
+    for x in range(m):
+        position_a[rows[x]] = x
+        position_b[columns[x]] = x
+    codomain = np.zeros((m, words), np.uint64)  # rows that may be matched with each column
+    for x in range(m):
+        for w in range(words):
+            left = domain[x, w]
+            while left:
+                insert(codomain, position_b[64 * w + lowest_bit(left)], rows[x])
+                left &= left - np.uint64(1)
+    free = np.zeros((2, words), np.uint64)
+    for x in range(m):
+        insert(free, 0, rows[x])
+        insert(free, 1, columns[x])
+    near_a, reach_a, degree_a = _reach(
+        pair.near_a, pair.price, rows, m, free[0], position_a, domain
+    )
+    near_b, reach_b, degree_b = _reach(
+        pair.near_b, pair.price, columns, m, free[1], position_b, codomain
+    )
+    for x in range(m):
+        for y in range(m):
+            out[x, y] = np.inf
+    used = np.empty(groups, np.int64)
+    for x in range(m):
+        count = 0
+        for g in range(groups):
+            if degree_a[x, g] > 0:
+                used[count] = g
+                count += 1
+        for w in range(words):
+            left = domain[x, w]
+            while left:
+                y = position_b[64 * w + lowest_bit(left)]
+                left &= left - np.uint64(1)
+                cost = degree_a[x, groups] + degree_b[y, groups]
+                for c in range(count):
+                    g = used[c]
+                    if degree_b[y, g] > 0:
+                        from_a, from_b = 0, 0
+                        for v in range(words):
+                            from_a += count_bits(reach_a[x, g, v] & near_b[y, g, v])
+                            from_b += count_bits(reach_b[y, g, v] & near_a[x, g, v])
+                        met = min(from_a, from_b)
+                        cost -= 2.0 * pair.price[g] * met
+                out[x, y] = cost
+    if pair.dense:
+        far_a = _reach_apart(near_a, rows, m, domain)
+        far_b = _reach_apart(near_b, columns, m, codomain)
+        for x in range(m):
+            for y in range(m):
+                if out[x, y] < np.inf:
+                    from_a, from_b = 0, 0
+                    for v in range(words):
+                        outside_b = free[1, v] & ~near_b[y, 0, v]
+                        outside_a = free[0, v] & ~near_a[x, 0, v]
+                        from_a += count_bits(far_a[x, v] & outside_b)
+                        from_b += count_bits(far_b[y, v] & outside_a)
+                    from_a -= contains(far_a, x, columns[y])
+                    from_b -= contains(far_b, y, rows[x])
+                    degrees = degree_a[x, 0] + degree_b[y, 0]
+                    met = min(from_a, from_b) - (m - 1) + degrees
+                    out[x, y] = max(out[x, y], pair.price[0] * (degrees - 2.0 * met))
+
+
+@kernel
+def _reach_apart(near, vertices, m, domain):
+    """Unions of the candidates of the free vertices that are not neighbours of each vertex."""
+    reach = np.zeros((m, domain.shape[1]), np.uint64)
+    for x in range(m):
+        for k in range(m):
+            if k != x and not contains(near[x], 0, vertices[k]):
+                for v in range(domain.shape[1]):
+                    reach[x, v] |= domain[k, v]
+    return reach
+
+
+@kernel
+def _reach(near, price, vertices, m, free, position, domain):
+    """Free neighbours of each free vertex by group, the unions of their candidates, and degrees.
+
+    The last column of the degrees is the price of all edges at a vertex.
+    """
+    groups, words = near.shape[0], near.shape[2]
+    neighbours = np.empty((m, groups, words), np.uint64)
+    reach = np.zeros((m, groups, words), np.uint64)
+    degree = np.zeros((m, groups + 1))
+    for x in range(m):
+        for g in range(groups):
+            for w in range(words):
+                left = near[g, vertices[x], w] & free[w]
+                neighbours[x, g, w] = left
+                degree[x, g] += count_bits(left)
+                while left:
+                    k = position[64 * w + lowest_bit(left)]
+                    left &= left - np.uint64(1)
+                    for v in range(words):
+                        reach[x, g, v] |= domain[k, v]
+            degree[x, groups] += price[g] * degree[x, g]
+    return neighbours, reach, degree
+
+
+# The linear assignment problem, small and many times over: the bound of every search node.
+
+
+@kernel
+def assign(
+    cost: Float[np.ndarray, "N N"],
+    m: int,
+    u: Float[np.ndarray, " N"],
+    v: Float[np.ndarray, " N"],
+    column_of: Int[np.ndarray, " N"],
+    limit: float,
+) -> float:
+    """Cheapest one-to-one matching of the first m rows and columns, by shortest augmenting paths.
+
+    ``max Σ u + Σ v  subject to  u[i] + v[j] <= cost[i, j]``: the dual is grown from the given v, so
+    its value is a lower bound at any moment and the work stops as soon as it passes ``limit``.
+
+    Args:
+        cost: infinite where row and column may not be matched.
+        m: how many rows and columns take part.
+        u: dual of the rows, written.
+        v: dual of the columns, read as the start and written.
+        column_of: the column matched with each row, written.
+        limit: a value past which the caller no longer cares.
+
+    Returns:
+        The optimal value; or some lower bound above ``limit``; or infinity if nothing matches.
+    """
+    row_of = np.empty(m, np.int64)
+    for i in range(m):
+        row_of[i] = column_of[i] = -1
+    total = _reduce_rows(cost, m, u, v, row_of, column_of)
+    distance = np.empty(m)
+    parent = np.empty(m, np.int64)
+    done = np.empty(m, np.bool_)
+    for row in range(m):
+        if total > limit or total == np.inf:
+            return total
+        if column_of[row] < 0:
+            total += _augment(cost, m, u, v, row_of, column_of, row, distance, parent, done)
+    return total
+
+
+@kernel
+def _reduce_rows(cost, m, u, v, row_of, column_of):
+    """Give each row its cheapest column where that is free; returns the dual value."""
+    total = 0.0
+    for i in range(m):
+        least = np.inf
+        chosen = -1
+        for j in range(m):
+            reduced = cost[i, j] - v[j]
+            tie = chosen >= 0 and reduced == least
+            if reduced < least or (tie and row_of[j] < 0 <= row_of[chosen]):
+                least = reduced
+                chosen = j
+        if chosen < 0:
+            return np.inf
+        u[i] = least
+        total += least + v[i]
+        if row_of[chosen] < 0:
+            row_of[chosen] = i
+            column_of[i] = chosen
+    return total
+
+
+@kernel
+def _augment(cost, m, u, v, row_of, column_of, row, distance, parent, done):
+    """Match one more row along the shortest alternating path; returns the path's length."""
+    for j in range(m):
+        distance[j] = cost[row, j] - u[row] - v[j]
+        parent[j] = row
+        done[j] = False
+    while True:
+        length = np.inf
+        sink = -1
+        for j in range(m):
+            if not done[j] and (distance[j] < length or (distance[j] == length and row_of[j] < 0)):
+                length = distance[j]
+                sink = j
+        if length == np.inf:
+            return np.inf
+        done[sink] = True
+        i = row_of[sink]
+        if i < 0:
+            break
+        offset = length - u[i]
+        for j in range(m):
+            through = offset + cost[i, j] - v[j]
+            if not done[j] and through < distance[j]:
+                distance[j] = through
+                parent[j] = i
+    for j in range(m):
+        if done[j] and j != sink:
+            u[row_of[j]] += length - distance[j]
+            v[j] -= length - distance[j]
+    u[row] += length
+    while True:
+        i = parent[sink]
+        row_of[sink] = i
+        sink, column_of[i] = column_of[i], sink
+        if i == row:
+            return length
+
+
+# Local search: exchange two images as long as that makes the permutation cheaper.
+
+
+@kernel
+def cost_of(pair, p):
+    """Cost of a permutation; see :class:`softperm.distance.pairs.Pair`."""
+    total = 0.0
+    for i in range(p.size):
+        if pair.vertex.shape[0] > 0:
+            total += pair.vertex[i, p[i]]
+        for k in range(i):
+            total += edge_cost(pair.model, pair.kind_a[i, k], pair.kind_b[p[i], p[k]])
+    return total
+
+
+@kernel
+def descend(pair, p):
+    """Exchanges images in place until no exchange of two helps; returns the cost."""
+    model, kind_a, kind_b = pair.model, pair.kind_a, pair.kind_b
+    threshold = 1e-12 + 1e-6 * pair.gap
+    improved = True
+    while improved:
+        improved = False
+        for i in range(p.size):
+            for k in range(i):
+                x, y = p[i], p[k]
+                if not (contains(pair.allowed, i, y) and contains(pair.allowed, k, x)):
+                    continue
+                gain = 0.0
+                if pair.vertex.shape[0] > 0:
+                    gain = pair.vertex[i, x] + pair.vertex[k, y]
+                    gain -= pair.vertex[i, y] + pair.vertex[k, x]
+                for t in range(p.size):
+                    e, f = kind_a[i, t], kind_a[k, t]
+                    if e != f and t != i and t != k:
+                        g, h = kind_b[x, p[t]], kind_b[y, p[t]]
+                        if g != h:
+                            gain += edge_cost(model, e, g) + edge_cost(model, f, h)
+                            gain -= edge_cost(model, e, h) + edge_cost(model, f, g)
+                if gain > threshold:
+                    p[i], p[k] = y, x
+                    improved = True
+    return cost_of(pair, p)
+
+
+@kernel
+def shake(pair, p, state):
+    """Exchanges images at random in place where that is allowed; returns the next state."""
+    n = p.size
+    for i in range(n - 1, 0, -1):
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        k = np.int64(state % np.uint64(i + 1))
+        if contains(pair.allowed, i, p[k]) and contains(pair.allowed, k, p[i]):
+            p[i], p[k] = p[k], p[i]
+    return state
+
+
+@kernel
+def improve(pair, best, value, bound, restarts):
+    """Restarts the descent from shaken copies of ``best``; returns the least cost.
+
+    Args:
+        pair: the two graphs.
+        best: (N,) an allowed permutation; overwritten by a cheaper one.
+        value: the cost of ``best``, or infinity if it is not known.
+        bound: a lower bound of the cost, at which the search ends.
+        restarts: number of shaken copies.
+    """
+    state = np.uint64(88172645463325252)
+    trial = best.copy()
+    for _ in range(restarts + 1):
+        cost = descend(pair, trial)
+        if cost < value:
+            value = cost
+            for i in range(best.size):
+                best[i] = trial[i]
+        if bound > value - pair.gap:
+            break
+        state = shake(pair, trial, state)
+    return value

@@ -22,6 +22,8 @@ from softperm.distance.branch_and_bound import (
     SMALL,
     Tree,
     advance,
+    cost_of,
+    descend,
     open_bound,
     plant,
     round_down,
@@ -30,7 +32,6 @@ from softperm.distance.branch_and_bound import (
     value_above,
 )
 from softperm.distance.costs import EditCosts, Frobenius, Metric, Model
-from softperm.distance.local_search import cost_of, descend
 from softperm.distance.pairs import Packed, Pair, pack, pair_of, unpack
 from softperm.distance.symmetry import with_orbits
 

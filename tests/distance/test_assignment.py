@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from softperm.distance.assignment import assign
+from softperm.distance.branch_and_bound import assign
 
 
 def solve(cost: np.ndarray, v: np.ndarray, limit: float = np.inf):

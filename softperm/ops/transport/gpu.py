@@ -2,8 +2,8 @@
 
 Every launch covers all problems of all models. The number of rows of a problem decides, on the
 device, which launch solves it: nothing waits for the host, so the calls can be captured in a CUDA
-graph. Problems that fit on chip are read once and written once (``gpu_on_chip``); larger ones are
-divided among groups of programs (``gpu_streaming``). The launches run concurrently. There are no
+graph. Problems that fit on chip are read once and written once; larger ones are divided among
+groups of programs (``gpu_kernels``). The launches run concurrently. There are no
 atomic sums: the same inputs give the same bits.
 
 Sums are formed in the type of the scores. Potentials are float64, and the argument of an
@@ -95,11 +95,10 @@ def forward(problem: Problem, iterations: int, tolerance: float, largest: int = 
         problem: the problems, on a GPU or, under Triton's interpreter, on the CPU.
         iterations: largest number of iterations.
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
-            ``gpu_updates.judge``).
+            ``gpu_kernels.judge``).
         largest: upper bound of the number of vertices of a problem; −1 if unknown.
     """
-    from softperm.ops.transport.gpu_on_chip import forward_chip
-    from softperm.ops.transport.gpu_streaming import forward_stream
+    from softperm.ops.transport.gpu_kernels import forward_chip, forward_stream
 
     inputs = _contiguous(*vars(problem).values())
     scores = inputs[0]
@@ -147,8 +146,7 @@ def backward(
         gradient: as for :func:`softperm.ops.transport.cpu.backward`.
         largest: as for :func:`forward`.
     """
-    from softperm.ops.transport.gpu_on_chip import backward_chip
-    from softperm.ops.transport.gpu_streaming import backward_stream
+    from softperm.ops.transport.gpu_kernels import backward_chip, backward_stream
 
     inputs = _contiguous(grad_plan, *vars(problem).values(), history, used)
     scores = inputs[1]
