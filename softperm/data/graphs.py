@@ -13,12 +13,15 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from softperm.data.attributes import as_labels, as_rows, attach, graph_from_lists
 from softperm.data.canonical import (
     Labels,
     RawGraph,
+    as_labels,
+    as_rows,
+    attach,
     canonicalise,
     check_same_fields,
+    graph_from_lists,
     warn_empty,
     warn_removed,
 )
