@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from samples import VARIANTS, collect, random_graph, variant_name
+from torch import nn
 
 from softperm.nn.model import ModelConfig, build
 from softperm.training.batching import Examples, index_batches
@@ -31,8 +32,23 @@ def networks(variant: dict, outputs: int = 2) -> list:
     for seed, capacity in zip(SEEDS, (12, 9), strict=True):
         own = {**settings, "capacity": capacity if settings["capacity"] else None}
         config = ModelConfig(outputs, latent_vertices=5, hidden=6, layers=2, **own)
-        made.append(build(config, seed).double())
+        made.append(break_ties(build(config, seed).double(), seed))
     return made
+
+
+def break_ties(model: nn.Module, seed: int) -> nn.Module:
+    """Gives the shifts of LayerNorm random values.
+
+    A network whose scores are all 0, such as the linear one of seed 3, aligns every graph to a
+    constant matrix, so that all positions of a filter tie for its maximum. A tie shares the
+    gradient among the positions, and rounding, which differs between devices, decides what ties.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            shift = torch.randn(module.bias.shape, generator=generator, dtype=torch.float64)
+            module.bias.data.copy_(shift / 10)
+    return model
 
 
 def each_alone(models, tasks, y, settings=SETTINGS):
