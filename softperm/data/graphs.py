@@ -105,11 +105,31 @@ def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
     return graphs
 
 
+def graph_array(objs: Any, *, symmetrise: bool = False) -> np.ndarray:
+    """Graphs as an array (B, 1) of objects, for tools that index ``X`` with arrays.
+
+    scikit-learn's ``BaggingClassifier``, ``permutation_importance`` and others need ``X`` to be a
+    matrix: here each graph is one row with one column. The estimators accept such arrays.
+
+    Args:
+        objs: as for :func:`as_graphs`.
+        symmetrise: whether to treat directed edges as undirected.
+
+    >>> graph_array([([(0, 1)], 2), ([(0, 1), (1, 2)], 3)])[[1, 0, 1]].shape
+    (3, 1)
+    """
+    graphs = as_graphs(objs, symmetrise=symmetrise)
+    array = np.empty((len(graphs), 1), dtype=object)
+    for i, graph in enumerate(graphs):
+        array[i, 0] = graph
+    return array
+
+
 def _as_list(objs: Any) -> list[Any]:
     """The user's graphs as a list, or an error if the argument is not a list of graphs."""
     expected = "expected a list of graphs"
-    if isinstance(objs, np.ndarray) and objs.ndim == 1 and objs.dtype.kind in "OU":
-        objs = objs.tolist()  # as scikit-learn and pandas pass graphs or SMILES
+    if isinstance(objs, np.ndarray) and objs.dtype.kind in "OU" and objs.shape[1:] in ((), (1,)):
+        objs = objs.ravel().tolist()  # as scikit-learn and pandas pass graphs or SMILES
     if isinstance(objs, Batch):
         raise ValueError(f"{expected}, got a PyG Batch; pass batch.to_data_list()")
     for kind in _KINDS:

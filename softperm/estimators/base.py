@@ -90,6 +90,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         y: Any,
         validation: tuple[Sequence[Any], Any] | None = None,
         sample_weight: Any = None,
+        callbacks: Sequence[Callable[[Epoch], object]] = (),
     ) -> Fitted:
         """Learns soft permutations and predictions from graphs and their targets.
 
@@ -101,6 +102,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 ``validation_fraction``.
             sample_weight: a weight for each graph in the training and validation loss; a graph of
                 weight 2 counts as two. Validation graphs of their own have weight 1.
+            callbacks: functions that are called with each finished epoch; after resuming from a
+                checkpoint, with its epochs first. Of an ensemble they receive the figures of the
+                first network.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed. With ``checkpoint`` the checkpoint is written
@@ -129,7 +133,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         data = TrainingData(
             vocabulary.encode(graphs), targets, task, split, vocabulary, weight=weight
         )
-        return self._train(data, device)
+        return self._train(data, device, callbacks)
 
     def _read_validation(
         self, validation: Any, vocabulary: Vocabulary
@@ -147,21 +151,28 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             raise ValueError(f"validation: {error}") from None
 
     def fit_data(
-        self: Fitted, data: TrainingData, device: torch.device | Fabric | OneDevice
+        self: Fitted,
+        data: TrainingData,
+        device: torch.device | Fabric | OneDevice,
+        callbacks: Sequence[Callable[[Epoch], object]] = (),
     ) -> Fitted:
         """Learns from graphs that are encoded and divided already, as ``softperm train`` does.
 
         Args:
             data: graphs, targets, task and split; in several processes, the same in each.
             device: a device, or the processes and devices that train together.
+            callbacks: called with each finished epoch, in the first process.
         """
         self._forget()
         self._settings()
         self._take_targets(data)
-        return self._train(data, device)
+        return self._train(data, device, callbacks)
 
     def _train(
-        self: Fitted, data: TrainingData, device: torch.device | Fabric | OneDevice
+        self: Fitted,
+        data: TrainingData,
+        device: torch.device | Fabric | OneDevice,
+        callbacks: Sequence[Callable[[Epoch], object]] = (),
     ) -> Fitted:
         values = self._settings()
         values["class_weight"] = self._class_weight(values["class_weight"])
@@ -187,10 +198,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         interruption = None
         with progress_bars(self.progress) as report:
             try:
+                files["callbacks"] = callbacks
                 if len(models) == 1:
-                    result = _fit_one(models[0], data, train, settings, device, report, files)
+                    result = _fit_one(models[0], data, train, settings, device, report, **files)
                 else:
-                    result = _fit_many(models, data, train, settings, device, report, files)
+                    result = _fit_many(models, data, train, settings, device, report, **files)
             except TrainingInterrupted as raised:
                 interruption, result = raised, raised.results[0]
         if result.interrupted and self.checkpoint is None:  # by max_time
@@ -289,6 +301,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         ]
         names = self._explanation_names()
         words = self._explained_words(probabilities)
+        if getattr(self, "forest_", None) is not None:
+            words += "; the network's part of the prediction, without the forest's"
         for i in range(len(collection)) if index is None else index:
             batch = collection.batch(torch.tensor([i]))
             explanations = [explainer(batch) for explainer in explainers]
@@ -630,12 +644,15 @@ def _fit_one(
     settings: TrainingConfig,
     device: torch.device | Fabric | OneDevice,
     report: Callable[..., None],
-    files: Mapping[str, Any],
+    callbacks: Sequence[Callable[[Epoch], object]],
+    **files: Any,
 ) -> FitResult:
     held = replace(train, index=data.split.validation) if len(data.split.validation) else None
 
     def on_epoch(epoch: Epoch) -> None:
         report("training", epoch.number, settings.epochs, describe_epoch(epoch, data.task))
+        for callback in callbacks:
+            callback(epoch)
 
     return fit(
         model, data.task, train, settings, validation=held, device=device, on_epoch=on_epoch,
@@ -650,7 +667,8 @@ def _fit_many(
     settings: TrainingConfig,
     device: torch.device | Fabric | OneDevice,
     report: Callable[..., None],
-    files: Mapping[str, Any],
+    callbacks: Sequence[Callable[[Epoch], object]],
+    **files: Any,
 ) -> FitResult:
     """Trains an ensemble as one stack; returns the result of its first network."""
     if not isinstance(device, torch.device):
@@ -664,6 +682,7 @@ def _fit_many(
         _network_seeds(settings.seed, count), settings,
         weight=train.weight, device=device,
         on_epoch=lambda number: report("training", number, settings.epochs, f"{count} networks"),
+        callbacks=callbacks,
         **files,
     )  # fmt: skip
     if not all(math.isfinite(epoch.train_loss) for each in results for epoch in each.curve):

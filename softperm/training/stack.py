@@ -35,7 +35,7 @@ from softperm.training.batching import (
 )
 from softperm.training.cuda_graphs import CapturedStep, CapturePool, on_device
 from softperm.training.devices import OneDevice
-from softperm.training.epoch_tracker import EpochTracker
+from softperm.training.epoch_tracker import Epoch, EpochTracker
 from softperm.training.loop import FitResult, Training, check_validation, stop_requests
 from softperm.training.settings import ONE_MODEL_ONLY, TrainingConfig
 from softperm.training.tasks import (
@@ -70,6 +70,7 @@ def fit_stack(
     checkpoint: Path | None = None,
     fingerprint: str = "",
     on_epoch: Callable[[int], None] = lambda epoch: None,
+    callbacks: Sequence[Callable[[Epoch], object]] = (),
 ) -> list[FitResult]:
     """Trains M networks in place, each to the parameters of its best epoch.
 
@@ -90,6 +91,7 @@ def fit_stack(
             end of the training is not written: saving the trained networks is up to the caller.
         fingerprint: identifies models, data and settings; a checkpoint with another one is refused.
         on_epoch: called with the number of each epoch as it ends.
+        callbacks: called with the first network's row of the curve; they wait for the device.
 
     Returns:
         The training curve and best epoch of each network.
@@ -101,9 +103,15 @@ def fit_stack(
         models, tasks, graphs, y, train, validation, seeds, config,
         learning_rates=learning_rates, criteria=criteria, weight=weight, device=device,
     )  # fmt: skip
+    reported = 0
     with stop_requests(checkpoint) as stop:
         for epoch in stack.epochs(checkpoint, fingerprint, stop):
             on_epoch(epoch)
+            while callbacks and reported < epoch:
+                reported += 1
+                row = stack.tracker.curve(0, [stack.seconds / epoch] * reported)[-1]
+                for callback in callbacks:
+                    callback(row)
     return stack.results()
 
 
