@@ -45,6 +45,8 @@ from softperm.training.tasks import Task, mean_prediction, weight_array
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
 
+Graphs = Sequence[Any] | np.ndarray
+"""Graphs of users: a list, or an array of objects (see softperm.data.graphs.graph_array)."""
 Fitted = TypeVar("Fitted", bound="PiGNNEstimator")
 
 
@@ -86,9 +88,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def fit(
         self: Fitted,
-        graphs: Sequence[Any],
+        graphs: Graphs,
         y: Any,
-        validation: tuple[Sequence[Any], Any] | None = None,
+        validation: tuple[Graphs, Any] | None = None,
         sample_weight: Any = None,
         callbacks: Sequence[Callable[[Epoch], object]] = (),
     ) -> Fitted:
@@ -219,7 +221,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             raise interruption
         return self
 
-    def transform(self, graphs: Sequence[Any] | Collection) -> np.ndarray:
+    def transform(self, graphs: Graphs | Collection) -> np.ndarray:
         """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any.
 
         Returns:
@@ -230,7 +232,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             parts = [self.model_.transform(b).cpu().numpy() for b in self._batches(collection)]
         return np.concatenate(parts)
 
-    def permutations(self, graphs: Sequence[Any]) -> list[np.ndarray]:
+    def permutations(self, graphs: Graphs) -> list[np.ndarray]:
         """The soft permutation (N, P) of each graph, rows in the graph's own vertex order."""
         collection = self._encode(graphs)
         with torch.no_grad():
@@ -239,10 +241,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def explain(
         self,
-        graphs: Sequence[Any] | Collection,
+        graphs: Graphs | Collection,
         *,
         through_network: bool = False,
-        reference: Sequence[Any] | None = None,
+        reference: Graphs | None = None,
         probabilities: bool = False,
         tolerance: float = 2e-5,
     ) -> list[Explanation]:
@@ -277,11 +279,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def iterate_explanations(
         self,
-        graphs: Sequence[Any] | Collection,
+        graphs: Graphs | Collection,
         *,
         index: Sequence[int] | None = None,
         through_network: bool = False,
-        reference: Sequence[Any] | None = None,
+        reference: Graphs | None = None,
         probabilities: bool = False,
         tolerance: float = 2e-5,
     ) -> Iterator[Explanation]:
@@ -501,7 +503,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                     f"its model has {name} {found}, its targets and vocabulary {value}"
                 )
 
-    def _outputs(self, graphs: Sequence[Any] | Collection) -> Tensor:
+    def _outputs(self, graphs: Graphs | Collection) -> Tensor:
         """The outputs (B, C) for each graph."""
         collection = self._encode(graphs)
         return self.outputs_of(collection, torch.arange(len(collection)))
@@ -518,7 +520,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             outputs[0] if len(outputs) == 1 else mean_prediction(self.task_, torch.stack(outputs))
         )
 
-    def _encode(self, graphs: Sequence[Any] | Collection) -> Collection:
+    def _encode(self, graphs: Graphs | Collection) -> Collection:
         """Graphs as the network reads them; a collection is encoded by the vocabulary already.
 
         The collection has degree and triangles as its structure; the model's own features and
@@ -527,7 +529,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         config, collection = self.model_.config, self.features_.extend(self.collect(graphs))
         return replace(collection, codes=config is not None and config.embeds_labels)
 
-    def collect(self, graphs: Sequence[Any] | Collection) -> Collection:
+    def collect(self, graphs: Graphs | Collection) -> Collection:
         """Graphs encoded by the vocabulary of the training graphs, without the model's features."""
         self._check_fitted()
         if isinstance(graphs, Collection):

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
-from softperm.estimators.base import PiGNNEstimator
+from softperm.estimators.base import Graphs, PiGNNEstimator
 from softperm.training.data import TrainingData
 from softperm.training.tasks import (
     Classification,
@@ -34,11 +34,11 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
 
     classes_: np.ndarray
 
-    def predict(self, graphs: Sequence[Any]) -> np.ndarray:
+    def predict(self, graphs: Graphs) -> np.ndarray:
         """The most likely class of each graph, or the likelier answer to each question."""
         return self.decode(self._outputs(graphs))
 
-    def predict_proba(self, graphs: Sequence[Any]) -> np.ndarray:
+    def predict_proba(self, graphs: Graphs) -> np.ndarray:
         """Probability of each class (B, classes), or of a yes to each question (B, T)."""
         return self.probabilities(self._outputs(graphs))
 
@@ -54,7 +54,7 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
         several = isinstance(self.task_, MultiLabel)
         return (outputs.double().sigmoid() if several else outputs.double().softmax(1)).numpy()
 
-    def score(self, graphs: Sequence[Any], y: Any, sample_weight: Any = None) -> float:
+    def score(self, graphs: Graphs, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; for a matrix of answers, the ROC-AUC averaged over its columns."""
         self._check_fitted()
         if isinstance(self.task_, MultiLabel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from torch import Tensor
 
-from softperm.estimators.base import PiGNNEstimator
+from softperm.estimators.base import Graphs, PiGNNEstimator
 from softperm.training.data import TrainingData
 from softperm.training.tasks import Regression, Task, encode_numbers, target_array
 
@@ -24,7 +23,7 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
     for training; predictions are in their own units.
     """
 
-    def predict(self, graphs: Sequence[Any]) -> np.ndarray:
+    def predict(self, graphs: Graphs) -> np.ndarray:
         """The predicted numbers, (B,) or (B, T) as ``y`` was."""
         return self.decode(self._outputs(graphs))
 
@@ -33,7 +32,7 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
         assert isinstance(self.task_, Regression)
         return self.task_.decode(outputs).numpy().reshape(len(outputs), *self._shape)
 
-    def score(self, graphs: Sequence[Any], y: Any, sample_weight: Any = None) -> float:
+    def score(self, graphs: Graphs, y: Any, sample_weight: Any = None) -> float:
         """R², averaged over the targets; graphs whose target is unknown (NaN) do not count."""
         self._check_fitted()
         graphs = list(graphs)

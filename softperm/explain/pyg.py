@@ -23,7 +23,8 @@ class ExplainedModel(nn.Module):
     PyG's metrics multiply ``x`` by the mask of vertices and give the mask of edges to modules that
     pass messages. Here a vertex or an edge with mask 0 is removed, one with mask 1 is kept, and
     structural features are computed from what is left. Masks must therefore be 0 or 1: give PyG's
-    explainer ``threshold_config=("topk_hard", k)``.
+    explainer ``threshold_config=("topk_hard", k)``. Where it keeps one direction of an edge, that
+    from the smaller vertex counts.
 
     Args:
         estimator: a fitted estimator.
@@ -62,7 +63,11 @@ class ExplainedModel(nn.Module):
                     f"a mask of {kind} has values other than 0 and 1; parts of a graph are removed "
                     'or kept: set threshold_config=("topk_hard", k) on PyG\'s Explainer'
                 )
-        left = without(self.collection, (x[:, 0] == 1)[None], (edges == 1)[None])
+        row, column = edge_index
+        pairs = torch.minimum(row, column) * len(x) + torch.maximum(row, column)
+        once = row < column
+        kept = torch.isin(pairs, pairs[once & (edges == 1)])  # in both directions
+        left = without(self.collection, (x[:, 0] == 1)[None], kept[None])
         return self.estimator._outputs(left)
 
 

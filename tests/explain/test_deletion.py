@@ -133,6 +133,18 @@ def test_pyg_s_metrics_take_our_explanations(estimator, kind):
     assert 0 <= metric.unfaithfulness(explainer, explanation) < 0.5
 
 
+def test_an_edge_is_kept_whole_or_not_at_all(estimator):
+    """PyG's threshold may keep one of two directions, which have equal scores."""
+    model = ExplainedModel(estimator, GRAPHS[1])
+    row, column = model.edge_index
+    outputs = []
+    for mask in ((row < column).float(), (row > column).float(), torch.ones(len(row))):
+        model.masks._edge_mask = mask
+        outputs.append(model(model.x, model.edge_index))
+    torch.testing.assert_close(outputs[0], outputs[2], rtol=0, atol=0)
+    assert not torch.equal(outputs[1], outputs[2])  # no edge is left
+
+
 def test_soft_masks_and_foreign_models_are_refused(estimator):
     model = ExplainedModel(estimator, GRAPHS[1])
     with pytest.raises(ValueError, match=r"mask of vertices has values other than 0 and 1.*topk"):
