@@ -11,8 +11,10 @@ from softperm.distance.bounds import (
     degree_lower_bound,
     descent_upper_bound,
     faq_upper_bound,
+    read_pair,
     spectral_lower_bound,
 )
+from softperm.distance.branch_and_bound import _pair_neighbours, _pair_plain_neighbours
 
 KINDS = {
     "simple": np.array([1.0]),
@@ -95,3 +97,17 @@ def test_more_restarts_never_worsen_an_upper_bound():
         for bound in (descent_upper_bound, faq_upper_bound):
             values = [bound(a, b, restarts=r)[0] for r in (0, 2, 6)]
             assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("density", [0.2, 0.7])  # the second counts non-neighbours too
+def test_the_short_cut_of_plain_graphs_gives_the_general_bound(density):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        n, free = 12, rng.integers(2, 13)
+        pair = read_pair(*(random_matrix(rng, n, density) for _ in range(2)), labels=False)
+        rows, columns = (np.sort(rng.permutation(n)[:free]) for _ in range(2))
+        open_columns = (rng.random((free, free)) < 0.7) @ (1 << columns.astype(np.uint64))
+        general, plain = np.full((2, free, free), np.nan)
+        for function, out in ((_pair_neighbours, general), (_pair_plain_neighbours, plain)):
+            function(pair, rows, columns, free, open_columns[:, None].astype(np.uint64), out)
+        np.testing.assert_array_equal(plain, general)
