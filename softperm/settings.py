@@ -6,6 +6,7 @@ nothing repeats a default, a range or a description.
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -21,8 +22,8 @@ class Rule:
 
     Attributes:
         help: one line of description.
-        kind: ``int``, ``float``, ``bool``, ``str``, ``tuple`` (of whole numbers), or ``object`` for
-            values that are checked where they are used.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``tuple`` (of whole numbers), ``list`` (of
+            names), or ``object`` for values that are checked where they are used.
         at_least: smallest value.
         above: value that it must exceed.
         below: value that it must stay below.
@@ -54,6 +55,8 @@ class Rule:
             return isinstance(value, bool)
         if self.kind is str:
             return isinstance(value, str) and (not self.choices or value in self.choices)
+        if self.kind is list:
+            return isinstance(value, (str, tuple, list)) and all(isinstance(v, str) for v in value)
         if self.kind is tuple:
             whole = isinstance(value, (tuple, list)) and len(value) > 0
             return whole and all(_is_whole(size) and self._in_range(size) for size in value)
@@ -79,6 +82,7 @@ class Rule:
                 int: "a whole number",
                 float: "a number",
                 tuple: "one or more whole numbers",
+                list: "a name or a list of names",
                 object: "any value",
             }
             allowed = [*map(repr, self.choices), f"{start[self.kind]}{self._range_in_words}"]
@@ -123,6 +127,9 @@ class Settings:
             rule.check(name, value)
             if rule.kind is tuple and value is not None:
                 object.__setattr__(self, name, tuple(value))
+            if rule.kind is list and value is not None:
+                names = names_in(value) if isinstance(value, str) else tuple(value)
+                object.__setattr__(self, name, names)
 
     @classmethod
     def from_dict(cls: type[Built], values: Mapping[str, Any]) -> Built:
@@ -137,6 +144,16 @@ class Settings:
             raise ValueError(f"unknown settings {names}: known are {', '.join(sorted(known))}")
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         return cls(**{**values, **lists})
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Names separated by commas; a name that contains a comma stands in double quotes.
+
+    >>> names_in('size, "log P, measured"')
+    ('size', 'log P, measured')
+    """
+    cells = next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(cell.strip() for cell in cells if cell.strip())
 
 
 def rules(cls: type) -> Iterator[tuple[str, Rule]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import math
@@ -42,15 +41,6 @@ def as_text(content: Mapping[str, Any]) -> str:
     """Strict JSON: a number that is not finite becomes null."""
     odd = {k: None for k, v in content.items() if isinstance(v, float) and not math.isfinite(v)}
     return json.dumps({**content, **odd}, indent=2, allow_nan=False) + "\n"
-
-
-def names_in(text: str) -> list[str]:
-    """Names separated by commas; a name that contains a comma stands in double quotes.
-
-    >>> names_in('size, "log P, measured"')
-    ['size', 'log P, measured']
-    """
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
 
 
 def ready_folder(folder: Path) -> bool:

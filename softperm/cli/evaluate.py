@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softperm.cli.console import counting, give, goes_on, logging_to, names_in, ready_folder
+from softperm.cli.console import counting, give, goes_on, logging_to, ready_folder
 from softperm.cli.evaluation_folder import claimed_folder
 from softperm.progress import progress_bars
+from softperm.settings import names_in
 
 if TYPE_CHECKING:
     from softperm.lab.evaluation_data import EvaluationData

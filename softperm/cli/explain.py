@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, lines, names_in, ready_file, ready_folder, say
+from softperm.cli.console import called, give, lines, ready_file, ready_folder, say
 from softperm.cli.inputs import (
     DataRoot,
     Device,
@@ -26,6 +26,7 @@ from softperm.cli.inputs import (
     load_model,
     read_for,
 )
+from softperm.settings import names_in
 
 if TYPE_CHECKING:
     from softperm.data.collection import Collection

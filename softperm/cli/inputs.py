@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import counting
+from softperm.cli.console import called, counting
+from softperm.data.field_settings import STANDARD, FieldNames
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,9 +78,11 @@ def read_for(
     from softperm.training.sources import class_values, encode_dataset, is_dataset
 
     if not is_dataset(source):
-        file = read_file(source, smiles_column, symmetrise)
-        # The features of OGB and QM9 are computed from the SMILES, which are the graphs' names.
-        graphs = list(file.ids) if estimator.molecules_ else file.graphs
+        file = read_file(source, smiles_column, symmetrise, fields=estimator.field_names)
+        if estimator.molecules_:  # features of OGB and QM9 are computed from SMILES, the names
+            return Input(list(file.ids), file.ids, file.targets)
+        with called(file.ids):
+            graphs = estimator.vocabulary_.encode(file.graphs)
         return Input(graphs, file.ids, file.targets)
     dataset, collection = encode_dataset(source, data_root, estimator.vocabulary_)
     ids = tuple(map(str, range(len(dataset))))
@@ -90,7 +93,11 @@ def read_for(
 
 
 def read_file(
-    source: str, smiles_column: str | None, symmetrise: bool, skip_empty: bool = False
+    source: str,
+    smiles_column: str | None,
+    symmetrise: bool,
+    skip_empty: bool = False,
+    fields: FieldNames = STANDARD,
 ) -> Any:
     """The graphs of a file with all its targets."""
     from softperm.data.formats import read_graphs
@@ -101,5 +108,6 @@ def read_file(
             smiles_column=smiles_column,
             symmetrise=symmetrise,
             skip_empty=skip_empty,
+            fields=fields,
             progress=count,
         )

@@ -16,7 +16,12 @@ Command = TypeVar("Command", bound=Callable[..., None])
 HIDDEN = ("checkpoint",)  # the run folder has its own
 TEXT = ("max_time", "device")  # written otherwise than as a plain number
 
-METAVARS = {"max_time": "90s|2h30m|…", "head_hidden": "256,128,…", "heat": "1,4,…"}
+NAMES = ("vertex_labels", "vertex_attributes", "edge_labels", "edge_attributes")
+METAVARS = dict.fromkeys(NAMES, "name,…") | {
+    "max_time": "90s|2h30m|…",
+    "head_hidden": "256,128,…",
+    "heat": "1,4,…",
+}
 
 
 def with_settings(command: Command) -> Command:
@@ -32,7 +37,7 @@ def with_settings(command: Command) -> Command:
 def _option(each: Parameter) -> inspect.Parameter:
     """The option of a setting; numbers are checked by the setting's own rule, not by Typer."""
     rule = each.rule
-    as_text = rule.kind in (tuple, object) or rule.choices or each.name in TEXT
+    as_text = rule.kind in (tuple, list, object) or rule.choices or each.name in TEXT
     kind: Any = str if as_text else rule.kind
     default = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
     annotation = kind | None if each.default is None else kind

@@ -14,14 +14,14 @@ from softperm.cli.console import (
     counting,
     give,
     logging_to,
-    names_in,
     only_writer,
     ready_folder,
     refuse_foreign,
 )
 from softperm.cli.options import settings_from, with_settings
-from softperm.estimators.settings import check_settings
-from softperm.settings import Rule
+from softperm.data.field_settings import STANDARD, FieldNames
+from softperm.estimators.settings import check_settings, choose
+from softperm.settings import Rule, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,12 +129,14 @@ def train(
     ):
         if first:
             _refuse_finished(out)  # by a process that was running a moment ago
-        wanted = None if target is None else names_in(target)
+        wanted = None if target is None else list(names_in(target))
         source: dict[str, Any] = {"data": data, "dataset": dataset, "target": wanted, "task": task}
         source |= {"smiles_column": smiles_column, "skip_empty": skip_empty}
         source |= {"data_root": data_root}
         seed, symmetrise = settings["seed"], settings["symmetrise"]
-        examples = _read(**source, symmetrise=symmetrise, seed=seed, **fractions, log=log)
+        fields = FieldNames(**choose(FieldNames, settings))
+        reading = {"symmetrise": symmetrise, "seed": seed, "fields": fields}
+        examples = _read(**source, **reading, **fractions, log=log)
         kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
         shown = {"progress": settings["progress"] and first}
         result = train_run(
@@ -169,6 +171,7 @@ def _read(
     data_root: Path | None,
     symmetrise: bool,
     seed: int,
+    fields: FieldNames,
     test_fraction: float | None,
     validation_fraction: float | None,
     log: Callable[[str], None],
@@ -185,6 +188,11 @@ def _read(
         if task != "auto" or smiles_column is not None:
             option = "--smiles-column" if task == "auto" else "--task"
             raise ValueError(f"{option} is for files of graphs: a dataset knows its own")
+        if fields != STANDARD:
+            raise ValueError(
+                "--vertex-labels, --vertex-attributes, --edge-labels and --edge-attributes are for "
+                "files of graphs: the fields of a dataset have no names"
+            )
         opened = sources.load_dataset(name, data_root, symmetrise=symmetrise, progress=True)
         examples = sources.from_dataset(
             opened, target, **fractions, seed=seed, skip_empty=skip_empty
@@ -192,7 +200,7 @@ def _read(
     else:
         with counting("reading graphs") as count:
             file = sources.read_file(
-                Path(name), target, smiles_column, symmetrise, skip_empty, count
+                Path(name), target, smiles_column, symmetrise, skip_empty, fields, count
             )
         kind = sources.choose_task(task, file)
         change = "; --task changes this" if task == "auto" else ""

@@ -6,23 +6,51 @@ Functions here see one graph and do not know its position in the user's list: th
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from softperm.errors import GraphError, GraphWarning
 from softperm.pyg import Data
 
-Labels = Int[np.ndarray, "..."] | list[int | str]
+Labels = Int[np.ndarray, "..."] | list[Any]
+MOST_CODES = 50  # distinct whole numbers that may be codes
 SYMMETRISE = "pass symmetrise=True (--symmetrise on the command line)"
+
+
+Attributes = Sequence[Mapping[str, Any]] | Mapping[str, Any]
+"""A mapping for each vertex or edge, or one mapping from names to columns."""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What of a graph its canonical form does not have.
+
+    Attributes:
+        loops: number of self-loops.
+        duplicates: number of repeated edges.
+        vertices: vertex attributes that are not read, with the first value of each.
+        edges: edge attributes that are not read, with the first value of each.
+        used: names of the attributes that are read, of vertices and of edges.
+        codes: distinct values of ``x`` where it holds whole numbers, which may be codes; None
+            otherwise.
+        columns: the user's names of the columns of each field, where they were chosen by name.
+    """
+
+    loops: int = 0
+    duplicates: int = 0
+    vertices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    edges: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    used: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    codes: frozenset[int] | None = None
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,6 +68,13 @@ class RawGraph:
         edge_label: discrete edge labels, one or several for each listed edge.
         edge_weight: one weight for each listed edge.
         names: the user's names of the vertices, for error messages; None means 0 … N − 1.
+        vertices: attributes of the vertices by the user's names, of which
+            :func:`softperm.data.attributes.choose_fields` reads some; None if there are only the
+            fields above.
+        listed: the same for the listed edges.
+        columns: the user's names of the columns of each field, where they were chosen by name.
+        removed: attributes that are not read.
+        edge_names: standard names of an edge's label, attributes and weight.
     """
 
     num_nodes: int
@@ -51,6 +86,11 @@ class RawGraph:
     edge_label: Labels | None = None
     edge_weight: Float[np.ndarray, " _"] | None = None
     names: Sequence | None = None
+    vertices: Attributes | None = None
+    listed: Attributes | None = None
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    removed: Removed | None = None
+    edge_names: tuple[str, str, str] = ("label", "x", "weight")
 
     def vertex(self, k: int) -> str:
         """Vertex ``k`` with the user's name, for messages."""
@@ -60,14 +100,6 @@ class RawGraph:
         """Listed edge ``k`` with the user's names of its ends, for messages."""
         u, v = (int(end) for end in self.edges[:, k])
         return f"edge {(u, v) if self.names is None else (self.names[u], self.names[v])!r}"
-
-
-@dataclass(frozen=True)
-class Removed:
-    """Number of self-loops and repeated edges that :func:`canonicalise` removed from a graph."""
-
-    loops: int
-    duplicates: int
 
 
 def canonicalise(raw: RawGraph, symmetrise: bool = False) -> tuple[Data, Removed]:
@@ -137,8 +169,25 @@ def check_same_fields(graphs: Sequence[Data]) -> None:
                 )
 
 
-def warn_removed(removed: Iterable[Removed], stacklevel: int = 3) -> None:
-    """Warn once, with counts, if self-loops or duplicate edges were removed from any graph."""
+def column_names(removed: Iterable[Removed]) -> dict[str, tuple[str, ...]]:
+    """The user's names of the columns of each field, where they were chosen by name."""
+    names: dict[str, tuple[str, ...]] = {}
+    for each in removed:
+        names = {**each.columns, **names}
+    return names
+
+
+def warn_removed(removed: Iterable[Removed], stacklevel: int = 3, again: bool = False) -> None:
+    """Warn once about all graphs of what their canonical form does not have.
+
+    Self-loops and duplicate edges are counted. Attributes that are not read are named, with the
+    setting that reads them; so are whole numbers that are read as numbers and may be codes.
+
+    Args:
+        removed: of each graph.
+        stacklevel: of the warnings.
+        again: whether other graphs of the collection have had the warnings about attributes.
+    """
     removed = list(removed)
     loops, duplicates = sum(r.loops for r in removed), sum(r.duplicates for r in removed)
     if loops or duplicates:
@@ -148,6 +197,41 @@ def warn_removed(removed: Iterable[Removed], stacklevel: int = 3) -> None:
             f"{len(removed)} graphs; of an edge listed twice the first listing stays",
             stacklevel=stacklevel,
         )
+    if again:
+        return
+    for kind, side in (("vertex", 0), ("edge", 1)):
+        unused: dict[str, Any] = {}
+        for each in reversed(removed):
+            unused |= each.vertices if kind == "vertex" else each.edges
+        if unused:
+            used = next((r.used[side] for r in removed if r.used[side]), ())
+            warnings.warn(_describe_unused(kind, unused, used), stacklevel=stacklevel)
+    codes = [each.codes for each in removed if each.codes is not None]
+    values = sorted(frozenset().union(*codes))
+    if codes and values[-1] > 1 and len(values) <= MOST_CODES:
+        some = ", ".join(map(str, values[:3]))
+        warnings.warn(
+            f"x of the vertices holds {len(values)} distinct whole numbers ({some}, …), which are "
+            "read as amounts; if they are codes, vertex_labels=x reads them as labels "
+            "(vertex_attributes=x keeps this as it is)",
+            stacklevel=stacklevel,
+        )
+
+
+def _describe_unused(kind: str, unused: Mapping[str, Any], used: tuple[str, ...]) -> str:
+    """Which attributes are not read, and the settings that read them."""
+    examples = ", ".join(f"{name} (such as {value!r:.30})" for name, value in unused.items())
+    labels = [name for name, value in unused.items() if isinstance(value, (str, int))]
+    numbers = [name for name in unused if name not in labels]
+    labels = [name for name in used if name.endswith("label")] + labels if labels else []
+    numbers = [name for name in used if name in ("x", "edge_attr")] + numbers if numbers else []
+    remedies = [f"{kind}_labels={','.join(labels)}"] if labels else []
+    remedies += [f"{kind}_attributes={','.join(numbers)}"] if numbers else []
+    others = f"; {' and '.join(used)} are" if used else ""
+    return (
+        f"these {kind} attributes are not used: {examples}{others}; to use them, set "
+        f"{' and '.join(remedies)}"
+    )
 
 
 def warn_empty(sizes: Sequence[int], ids: Sequence[object] | None = None) -> None:
@@ -182,7 +266,9 @@ def width(graph: Data, field: str) -> int:
     value = getattr(graph, field, None)
     if value is None:
         return 0
-    return 1 if isinstance(value, list) or value.ndim == 1 else value.shape[1]
+    if isinstance(value, list):  # several columns of labels are tuples
+        return len(value[0]) if value and isinstance(value[0], tuple) else 1
+    return 1 if value.ndim == 1 else value.shape[1]
 
 
 def describe_field(field: str, size: int) -> str:
@@ -217,7 +303,10 @@ def _simple_edges(
     sort = np.argsort(row * n + column, kind="stable")
     duplicates = int((np.maximum(upward, downward) - 1).sum())
     listing = no_loop[np.concatenate([first, first])[sort]]
-    removed = Removed(loops=raw.edges.shape[1] - no_loop.size, duplicates=duplicates)
+    loops = raw.edges.shape[1] - no_loop.size
+    removed = replace(
+        raw.removed or Removed(), loops=loops, duplicates=duplicates, columns=raw.columns
+    )
     return np.stack([row[sort], column[sort]]), listing, removed
 
 
@@ -299,211 +388,3 @@ def _take(value: Labels | np.ndarray, index: np.ndarray) -> Labels | np.ndarray:
 
 def _as_field(label: Labels) -> torch.Tensor | list:
     return label if isinstance(label, list) else torch.from_numpy(label)
-
-
-# Users' attributes of vertices and edges, as arrays of numbers and labels.
-
-
-Attributes = Sequence[Mapping[str, Any]]
-
-
-def graph_from_lists(
-    names: Sequence[Hashable],
-    vertices: Attributes,
-    pairs: Sequence[tuple[Hashable, Hashable]],
-    edges: Attributes,
-    once: bool,
-) -> RawGraph:
-    """A graph from a list of named vertices and a list of edges between them.
-
-    Args:
-        names: the name of each vertex.
-        vertices: the attributes of each vertex; see :func:`attach`.
-        pairs: the names of the two ends of each edge.
-        edges: the attributes of each edge.
-        once: whether undirected edges are listed once.
-
-    Returns:
-        The graph.
-
-    Raises:
-        ValueError: two vertices of one name, an edge to an unknown vertex, or wrong attributes.
-    """
-    index = {name: k for k, name in enumerate(names)}
-    if len(index) < len(names):
-        twice = next(name for k, name in enumerate(names) if index[name] != k)
-        raise ValueError(f"vertex {twice!r} is listed twice; give every vertex its own id")
-    for pair in pairs:
-        unknown = [end for end in pair if end not in index]
-        if unknown:
-            raise ValueError(
-                f"edge {tuple(pair)!r} names vertex {unknown[0]!r}, which is not among the "
-                f"{len(names)} nodes; list it there"
-            )
-    ends = [(index[u], index[v]) for u, v in pairs]
-    plain = list(names) == list(range(len(names)))
-    raw = RawGraph(
-        num_nodes=len(names),
-        edges=np.array(ends, dtype=np.int64).reshape(-1, 2).T,
-        once=once,
-        names=None if plain else names,
-    )
-    return attach(raw, vertices, edges)
-
-
-def attach(raw: RawGraph, vertices: Attributes, edges: Attributes) -> RawGraph:
-    """Add the attributes of vertices and edges, by the names that NetworkX users give them.
-
-    Args:
-        raw: the graph without attributes.
-        vertices: one mapping for each vertex, with ``label`` and ``x`` where it has them.
-        edges: one mapping for each listed edge, with ``label``, ``x`` and ``weight``.
-
-    Returns:
-        The graph with these fields. Other names are ignored.
-
-    Raises:
-        ValueError: a vertex or edge lacks what others have, or has a value of the wrong type.
-    """
-    weight = _numbers(edges, "weight", raw.edge)
-    if weight is not None and weight.shape[1] != 1:
-        raise ValueError("weights are vectors; expected one number an edge, or use x")
-    return replace(
-        raw,
-        x=_numbers(vertices, "x", raw.vertex),
-        label=_labels(vertices, "label", raw.vertex),
-        edge_attr=_numbers(edges, "x", raw.edge),
-        edge_label=_labels(edges, "label", raw.edge),
-        edge_weight=None if weight is None else weight[:, 0],
-    )
-
-
-def as_rows(value: Any, field: str) -> Float[np.ndarray, "K F"] | None:
-    """An array of numbers, one row for each vertex or edge; None if its rows are empty."""
-    array = _rectangular(value, field)
-    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
-        raise ValueError(
-            f"{field} is an array of {array.dtype} with {array.ndim} dimensions; expected real "
-            f"numbers, one row for each {_owner(field)}"
-        )
-    if array.ndim == 2 and array.shape[1] == 0:
-        return None
-    return _float32(array if array.ndim == 2 else array[:, None])
-
-
-def as_labels(value: Any, field: str) -> Labels | None:
-    """An array or list of discrete labels, one row for each vertex or edge."""
-    if isinstance(value, (list, tuple)) and not all(isinstance(v, (list, tuple)) for v in value):
-        return _codes(value, field, lambda k: f"{_owner(field)} {k}")
-    array = _rectangular(value, field)
-    if array.dtype.kind == "U" and array.ndim == 1:
-        return array.tolist()
-    if array.dtype.kind not in "biu" or array.ndim not in (1, 2):
-        raise ValueError(
-            f"{field} is an array of {array.dtype} with {array.ndim} dimensions; expected integers "
-            f"or strings for each {_owner(field)} (real numbers go in "
-            f"{'edge_attr' if field == 'edge_label' else 'x'})"
-        )
-    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
-        raise ValueError(f"{field} holds {int(array.max())}; expected less than 2**63")
-    if array.ndim == 2 and array.shape[1] < 2:
-        return array[:, 0].astype(np.int64) if array.shape[1] else None
-    return array.astype(np.int64)
-
-
-def _owner(field: str) -> str:
-    return "edge" if field.startswith("edge") else "vertex"
-
-
-def _rectangular(value: Any, field: str) -> np.ndarray:
-    """An array, or an error if its rows have different lengths."""
-    try:
-        return _array(value)
-    except ValueError:
-        raise ValueError(
-            f"{field} has rows of several lengths; expected one row for each {_owner(field)}, all "
-            f"of one length"
-        ) from None
-
-
-def _array(value: Any) -> np.ndarray:
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        value = value if value.layout is torch.strided else value.to_dense()
-        return (value.float() if value.is_floating_point() else value).numpy()
-    return np.asarray(value)
-
-
-def _float32(array: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # an overflow becomes infinite, which is reported later
-        return array.astype(np.float32)
-
-
-def _present(items: Attributes, key: str, name: Callable[[int], str]) -> list[Any] | None:
-    """The values of ``key``; None if no item has one, an error if only some have."""
-    if not any(items):
-        return None
-    values = [item.get(key) for item in items]
-    missing = [k for k, value in enumerate(values) if value is None]
-    if len(missing) == len(values):
-        return None
-    if missing:
-        raise ValueError(
-            f"{name(missing[0])} has no {key}, but {len(values) - len(missing)} others have; give "
-            f"it to all or to none"
-        )
-    return values
-
-
-def _numbers(
-    items: Attributes, key: str, name: Callable[[int], str]
-) -> Float[np.ndarray, "K F"] | None:
-    """Numbers or vectors of one size, one row for each item."""
-    values = _present(items, key, name)
-    if values is None:
-        return None
-    values = [_array(v) if isinstance(v, Tensor) else v for v in values]
-    try:
-        array = np.asarray(values)
-    except ValueError:  # vectors of several sizes
-        array = np.empty(0, dtype=object)
-    if array.dtype.kind in "biuf" and array.ndim in (1, 2):
-        return _float32(array).reshape(len(values), -1) if array.size else None
-    for k, value in enumerate(values):
-        row, first = np.atleast_1d(value), np.atleast_1d(values[0])
-        if row.dtype.kind not in "biuf" or row.ndim > 1:
-            raise ValueError(
-                f"{key} of {name(k)} is {value!r}; expected a number or a vector of numbers (a "
-                f"discrete value goes in label)"
-            )
-        if row.shape != first.shape:
-            raise ValueError(
-                f"{key} of {name(k)} has {row.size} values, but that of {name(0)} has "
-                f"{first.size}; give all the same size"
-            )
-    rows = [np.atleast_1d(value) for value in values]  # some are numbers, some lists of length 1
-    return _float32(np.stack(rows))
-
-
-def _labels(items: Attributes, key: str, name: Callable[[int], str]) -> Labels | None:
-    values = _present(items, key, name)
-    return None if values is None else _codes(values, key, name)
-
-
-def _codes(values: Sequence[Any], key: str, name: Callable[[int], str]) -> Labels:
-    """Integer labels as an array; strings, or integers and strings together, as a list."""
-    if set(map(type, values)) == {str}:
-        return list(values)
-    plain: list[int | str] = []
-    for k, value in enumerate(values):
-        value = value.item() if isinstance(value, (Tensor, np.generic)) else value
-        if isinstance(value, str):
-            plain.append(str(value))
-        elif isinstance(value, Integral) and -(2**63) <= int(value) < 2**63:
-            plain.append(int(value))
-        else:
-            raise ValueError(
-                f"{key} of {name(k)} is {value!r}; expected an integer or a string (a continuous "
-                f"value goes in {'edge_attr' if key == 'edge_label' else 'x'})"
-            )
-    return plain if any(isinstance(v, str) for v in plain) else np.array(plain, dtype=np.int64)

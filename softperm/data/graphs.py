@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from numbers import Integral
 from typing import Any
@@ -13,38 +13,44 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from softperm.data.attributes import as_rows, choose_fields, graph_from_lists
 from softperm.data.canonical import (
-    Labels,
     RawGraph,
-    as_labels,
-    as_rows,
-    attach,
     canonicalise,
     check_same_fields,
-    graph_from_lists,
+    column_names,
     warn_empty,
     warn_removed,
 )
-from softperm.data.molecules import raw_graph_from_smiles
+from softperm.data.field_settings import STANDARD, FieldNames
+from softperm.data.molecules import raw_graph_from_mol, raw_graph_from_smiles
 from softperm.errors import GraphError, errors_about_graph
 from softperm.pyg import Batch, Data
 
 
-def as_graph(obj: Any, index: int | None = None, *, symmetrise: bool = False) -> Data:
+def as_graph(
+    obj: Any,
+    index: int | None = None,
+    *,
+    symmetrise: bool = False,
+    fields: FieldNames = STANDARD,
+) -> Data:
     """Bring one graph into canonical form (see :func:`softperm.data.canonical.canonicalise`).
 
     Supported types and the fields they may have:
 
     - ``networkx.Graph``: vertex attributes ``label`` (integer or string) and ``x`` (number or
-      vector), edge attributes ``label``, ``x`` and ``weight``; others are ignored;
+      vector), edge attributes ``label``, ``x`` and ``weight``;
     - PyG ``Data``: ``edge_index``, ``x``, ``label``, ``edge_attr``, ``edge_label``,
       ``edge_weight``;
-    - a pair ``(edges, number of vertices)``: every edge listed once, or in both directions;
-    - an adjacency matrix (NumPy, SciPy sparse or torch) whose non-zero entries are weights; entries
-      that a SciPy matrix stores twice are added, as SciPy does;
-    - a SMILES string.
+    - a pair ``(edges, number of vertices)``: every edge listed once, or in both directions, as
+      pairs or as triples with a weight; or an array (2, E);
+    - an adjacency matrix (NumPy, SciPy sparse, torch or a pandas DataFrame) whose non-zero entries
+      are weights; entries that a SciPy matrix stores twice are added, as SciPy does;
+    - a SMILES string, or a molecule of RDKit.
 
-    Vertices keep the order in which the object lists them, and the object itself is never
+    Attributes of other names are read if ``fields`` names them; otherwise a warning says that they
+    are not. Vertices keep the order in which the object lists them, and the object itself is never
     changed. Weights of 1 throughout mean an unweighted graph.
 
     Args:
@@ -52,6 +58,7 @@ def as_graph(obj: Any, index: int | None = None, *, symmetrise: bool = False) ->
         index: its position in the user's list, for error messages.
         symmetrise: whether to treat directed edges as undirected; if the two directions of an
             edge have different values, the first listed direction counts.
+        fields: names of the attributes to read.
 
     Returns:
         The canonical graph.
@@ -64,17 +71,18 @@ def as_graph(obj: Any, index: int | None = None, *, symmetrise: bool = False) ->
             [1, 0, 2, 1]])
     """
     with errors_about_graph(index or 0, "the graph" if index is None else None):
-        graph, removed = canonicalise(_kind(obj).read(obj), symmetrise)
+        graph, removed = canonicalise(choose_fields(_kind(obj).read(obj), fields), symmetrise)
     warn_removed([removed])
     return graph
 
 
-def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
+def as_graphs(objs: Any, *, symmetrise: bool = False, fields: FieldNames = STANDARD) -> list[Data]:
     """Bring a list of graphs, all of one type, into canonical form.
 
     Args:
         objs: the graphs: a list or other iterable of objects that :func:`as_graph` accepts.
         symmetrise: whether to treat directed edges as undirected.
+        fields: names of the attributes of vertices and edges to read.
 
     Returns:
         The canonical graphs, all with the same fields. Self-loops and duplicate edges are removed
@@ -83,6 +91,20 @@ def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
     Raises:
         GraphError: a graph cannot be used, or has other fields than most.
         ValueError: no graphs at all, or graphs of several types.
+    """
+    return read_list(objs, symmetrise, fields)[0]
+
+
+def read_list(
+    objs: Any, symmetrise: bool, fields: FieldNames, again: bool = False
+) -> tuple[list[Data], dict[str, tuple[str, ...]]]:
+    """The graphs of :func:`as_graphs`, and the names of the columns of fields chosen by name.
+
+    Args:
+        objs: the graphs.
+        symmetrise: whether to treat directed edges as undirected.
+        fields: names of the attributes to read.
+        again: whether other graphs of the collection have had the warnings about attributes.
     """
     objs = _as_list(objs)
     kinds = []
@@ -97,12 +119,12 @@ def as_graphs(objs: Any, *, symmetrise: bool = False) -> list[Data]:
     pairs = []
     for i, (obj, kind) in enumerate(zip(objs, kinds, strict=True)):
         with errors_about_graph(i):
-            pairs.append(canonicalise(kind.read(obj), symmetrise))
+            pairs.append(canonicalise(choose_fields(kind.read(obj), fields), symmetrise))
     graphs = [graph for graph, _ in pairs]
     check_same_fields(graphs)
-    warn_removed(removed for _, removed in pairs)
+    warn_removed((removed for _, removed in pairs), 4, again)
     warn_empty([int(graph.num_nodes or 0) for graph in graphs])
-    return graphs
+    return graphs, column_names(removed for _, removed in pairs)
 
 
 def graph_array(objs: Any, *, symmetrise: bool = False) -> np.ndarray:
@@ -132,9 +154,17 @@ def _as_list(objs: Any) -> list[Any]:
         objs = objs.ravel().tolist()  # as scikit-learn and pandas pass graphs or SMILES
     if isinstance(objs, Batch):
         raise ValueError(f"{expected}, got a PyG Batch; pass batch.to_data_list()")
+    if _is_frame(objs):
+        columns = ", ".join(map(str, list(getattr(objs, "columns", ()))[:5]))
+        raise ValueError(
+            f"{expected}, got a DataFrame with the columns {columns};"
+            " pass one of its columns, such as frame['smiles'], or adjacency matrices in a list"
+        )
     for kind in _KINDS:
         if kind.matches(objs) and not (kind is _DENSE and objs.ndim == 3):
             raise ValueError(f"{expected}, got {kind.name} by itself; put it in a list: [graph]")
+    if hasattr(objs, "__getitem__") and hasattr(objs, "__len__") and not isinstance(objs, Iterable):
+        objs = [objs[i] for i in range(len(objs))]  # a dataset of torch
     if isinstance(objs, Mapping) or not isinstance(objs, Iterable):
         raise ValueError(f"{expected}, got {_article(type(objs).__name__)}; pass a list")
     objs = list(objs)
@@ -157,6 +187,10 @@ def _kind(obj: Any) -> _Kind:
         if kind.matches(obj):
             return kind
     known = ", ".join(kind.name for kind in _KINDS)
+    library, name = type(obj).__module__.partition(".")[0], type(obj).__name__
+    remedy = _CONVERSIONS.get((library, name)) or _CONVERSIONS.get((library, ""))
+    if remedy:
+        raise ValueError(f"it is {_article(name)} of {library}; {remedy}")
     raise ValueError(f"it is {_article(type(obj).__name__)}; expected one of: {known}")
 
 
@@ -179,38 +213,40 @@ def _read_networkx(graph: nx.Graph) -> RawGraph:
     columns = np.fromiter(columns if plain else map(index.__getitem__, columns), dtype=np.int64)
     edges = np.stack([np.repeat(np.arange(len(rows)), list(map(len, rows))), columns])
     listed = list(chain.from_iterable(neighbours.values() for neighbours in rows))
-    raw = RawGraph(len(names), edges, once=False, names=None if plain else names)
-    return attach(raw, vertices, listed)
+    return RawGraph(
+        len(names),
+        edges,
+        once=False,
+        names=None if plain else names,
+        vertices=vertices,
+        listed=listed,
+    )
 
 
-def _read_data(data: Data) -> RawGraph:
+def read_data(data: Data) -> RawGraph:
+    """A PyG graph before validation, with its attributes by their names."""
     if isinstance(data, Batch):
         raise ValueError(
             f"it is a Batch of {data.num_graphs} graphs; pass batch.to_data_list() instead"
         )
 
-    def rows(field: str) -> np.ndarray | None:
-        return None if field not in data else as_rows(data[field], field)
-
-    def labels(field: str) -> Labels | None:
-        return None if field not in data else as_labels(data[field], field)
-
-    weight = rows("edge_weight")
-    if weight is not None and weight.shape[1] != 1:
-        raise ValueError(
-            f"edge_weight has {weight.shape[1]} values an edge; expected one, or put "
-            f"vectors in edge_attr"
-        )
+    count, known = _count_vertices(data), (*_PYG_VERTICES, *_PYG_EDGES, *_PYG_OTHERS)
+    others = [key for key in data.keys() if key not in known]  # noqa: SIM118, an object of PyG
+    vertices = [*_PYG_VERTICES, *(key for key in others if data.is_node_attr(key))]
+    edges = [*_PYG_EDGES, *(key for key in others if data.is_edge_attr(key))]
     return RawGraph(
-        num_nodes=_count_vertices(data),
+        num_nodes=count,
         edges=_ends(data.edge_index, (2, -1), "edge_index"),
         once=False,
-        x=rows("x"),
-        label=labels("label"),
-        edge_attr=rows("edge_attr"),
-        edge_label=labels("edge_label"),
-        edge_weight=None if weight is None else weight[:, 0],
+        vertices={key: data[key] for key in vertices if key in data},
+        listed={key: data[key] for key in edges if key in data},
+        edge_names=_PYG_EDGES,
     )
+
+
+_PYG_VERTICES = ("label", "x")
+_PYG_EDGES = ("edge_label", "edge_attr", "edge_weight")
+_PYG_OTHERS = ("edge_index", "num_nodes", "y", "batch", "ptr")
 
 
 def _count_vertices(data: Data) -> int:
@@ -226,8 +262,21 @@ def _read_pair(pair: Sequence) -> RawGraph:
     edges, num_nodes = pair
     if num_nodes < 0:
         raise ValueError(f"it has {num_nodes} vertices; expected 0 or more")
-    if edges is not None and not isinstance(edges, (np.ndarray, torch.Tensor)):
+    shape = getattr(edges, "shape", None)
+    if shape is not None and len(shape) == 2 and shape[0] == 2:
+        if shape[1] == 2 and edges[0][1] != edges[1][0]:
+            raise ValueError(
+                "its edges are a 2 × 2 array, whose rows or columns may be edges; pass a list of "
+                "pairs: [(u, v), …]"
+            )
+        return RawGraph(int(num_nodes), _ends(edges, (2, -1), "the edge list"), once=True)
+    if edges is not None and shape is None:
         edges = list(edges)
+        if edges and all(isinstance(edge, (tuple, list)) and len(edge) == 3 for edge in edges):
+            ends = _ends([edge[:2] for edge in edges], (-1, 2), "the edge list").T
+            weights = as_rows([edge[2] for edge in edges], "edge_weight")
+            assert weights is not None, "one number an edge"
+            return RawGraph(int(num_nodes), ends, once=True, edge_weight=weights[:, 0])
     return RawGraph(int(num_nodes), _ends(edges, (-1, 2), "the edge list").T, once=True)
 
 
@@ -266,6 +315,11 @@ def _read_sparse(matrix: Any) -> RawGraph:
 def _read_dense(matrix: Any) -> RawGraph:
     array = _plain(matrix).numpy() if isinstance(matrix, torch.Tensor) else np.asarray(matrix)
     _check_matrix(array.shape, array.dtype)
+    if array.shape == (2, 2) and array.dtype.kind in "iu" and array.tolist() not in _TWO_VERTICES:
+        raise ValueError(
+            f"it is a 2 × 2 array of whole numbers, {array.tolist()}, which may be an adjacency "
+            "matrix or two edges; pass (list of edges, number of vertices), or a matrix of floats"
+        )
     row, column = np.nonzero(array)
     return _from_entries(row, column, array[row, column], len(array))
 
@@ -290,7 +344,8 @@ def _from_entries(
 def _check_matrix(shape: Sequence[int], dtype: np.dtype) -> None:
     expected = "expected a square adjacency matrix of real numbers"
     if len(shape) != 2 or shape[0] != shape[1]:
-        raise ValueError(f"it is a matrix of shape {tuple(shape)}; {expected}")
+        edges = ", or edges with the number of vertices: (edges, n)" if 2 in shape else ""
+        raise ValueError(f"it is a matrix of shape {tuple(shape)}; {expected}{edges}")
     if dtype.kind not in "biuf":
         raise ValueError(f"it is a matrix of {dtype}; {expected}")
 
@@ -304,6 +359,28 @@ def _is_pair(obj: Any) -> bool:
     )
 
 
+def _is_frame(obj: Any) -> bool:
+    """Whether an object is a DataFrame of pandas, which is not imported for it."""
+    return type(obj).__name__ == "DataFrame" and hasattr(obj, "columns")
+
+
+def _is_mol(obj: Any) -> bool:
+    """Whether an object is a molecule of RDKit, which is not imported for it."""
+    return hasattr(obj, "GetAtoms") and hasattr(obj, "GetBonds")
+
+
+def _read_frame(frame: Any) -> RawGraph:
+    """An adjacency matrix whose rows and columns are named alike."""
+    names = list(frame.index)
+    if list(frame.columns) != names:
+        raise ValueError(
+            f"it is a DataFrame of {frame.shape[0]} rows and {frame.shape[1]} columns whose names "
+            "differ; expected an adjacency matrix with the same names for rows and columns"
+        )
+    plain = names == list(range(len(names)))
+    return replace(_read_dense(frame.to_numpy().astype(float)), names=None if plain else names)
+
+
 def _is_sparse(obj: Any) -> bool:
     torch_sparse = isinstance(obj, torch.Tensor) and obj.layout is not torch.strided
     return torch_sparse or scipy.sparse.issparse(obj)
@@ -314,9 +391,18 @@ _DENSE = _Kind(
 )
 _KINDS = (
     _Kind("a networkx graph", lambda obj: isinstance(obj, nx.Graph), _read_networkx),
-    _Kind("a PyG Data", lambda obj: isinstance(obj, Data), _read_data),
+    _Kind("a PyG Data", lambda obj: isinstance(obj, Data), read_data),
     _Kind("an (edge list, number of vertices) pair", _is_pair, _read_pair),
     _Kind("a sparse matrix", _is_sparse, _read_sparse),
     _DENSE,
     _Kind("a SMILES string", lambda obj: isinstance(obj, str), raw_graph_from_smiles),
+    _Kind("a molecule of RDKit", _is_mol, raw_graph_from_mol),
+    _Kind("an adjacency matrix in a DataFrame", _is_frame, _read_frame),
 )
+_TWO_VERTICES = ([[0, 0], [0, 0]], [[0, 1], [1, 0]])  # adjacency matrices that are clear
+_CONVERSIONS = {
+    ("igraph", ""): "pass graph.to_networkx() instead",
+    ("dgl", ""): "pass dgl.to_networkx(graph) instead",
+    ("torch_geometric", "HeteroData"): "pass data.to_homogeneous() instead",
+    ("torch_sparse", ""): "pass a PyG Data with edge_index, or graph.to_scipy(), instead",
+}

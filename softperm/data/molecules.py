@@ -51,11 +51,14 @@ def from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> Data:
 
 def raw_graph_from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> RawGraph:
     """The atoms and bonds of a molecule with string labels, before :func:`canonicalise`."""
+    mol = parse_smiles(smiles)
+    return raw_graph_from_mol(rdkit_chem().AddHs(mol) if explicit_hydrogens else mol)
+
+
+def raw_graph_from_mol(mol: Mol) -> RawGraph:
+    """The atoms and bonds of RDKit's molecule as it is, before :func:`canonicalise`."""
     from softperm.data.canonical import RawGraph
 
-    mol = parse_smiles(smiles)
-    if explicit_hydrogens:
-        mol = rdkit_chem().AddHs(mol)
     bonds = list(mol.GetBonds())
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds]
     return RawGraph(

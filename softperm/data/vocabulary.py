@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -38,6 +39,8 @@ class Vocabulary:
         x_size: number of continuous attributes of a vertex; 0 means none.
         edge_attr_size: number of continuous attributes of an edge; 0 means none.
         weighted: whether any graph had edge weights.
+        columns: the user's names of the columns of ``label``, ``x``, ``edge_label`` and
+            ``edge_attr``, where they were chosen by name.
     """
 
     labels: tuple[tuple[Label, ...], ...] = ()
@@ -45,13 +48,17 @@ class Vocabulary:
     x_size: int = 0
     edge_attr_size: int = 0
     weighted: bool = False
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def learn(cls, graphs: Sequence[Data]) -> Vocabulary:
+    def learn(
+        cls, graphs: Sequence[Data], columns: Mapping[str, tuple[str, ...]] | None = None
+    ) -> Vocabulary:
         """The vocabulary of canonical training graphs; it does not depend on their order.
 
         Args:
             graphs: the result of :func:`softperm.data.graphs.as_graphs`.
+            columns: names of the columns of fields, where they were chosen by name.
 
         Returns:
             The vocabulary, with integer labels in ascending order before strings.
@@ -66,6 +73,7 @@ class Vocabulary:
             x_size=max((width(graph, "x") for graph in graphs), default=0),
             edge_attr_size=max((width(graph, "edge_attr") for graph in graphs), default=0),
             weighted=any("edge_weight" in graph for graph in graphs),
+            columns=columns or {},
         )
 
     def encode(self, graphs: Sequence[Data]) -> Collection:
@@ -117,6 +125,7 @@ class Vocabulary:
         config = asdict(self)
         for key in ("labels", "edge_labels"):
             config[key] = [list(column) for column in config[key]]
+        config["columns"] = {key: list(names) for key, names in self.columns.items()}
         return config
 
     @classmethod
@@ -132,7 +141,9 @@ class Vocabulary:
         Raises:
             ValueError: if a key is unknown or missing, or a value has the wrong type.
         """
-        expected = {field.name for field in fields(cls)}
+        expected = {each.name for each in fields(cls)}
+        if isinstance(config, Mapping) and "columns" not in config:  # of version 0.3
+            config = {**config, "columns": {}}
         if not isinstance(config, Mapping) or set(config) != expected:
             found = sorted(config) if isinstance(config, Mapping) else type(config).__name__
             raise ValueError(f"vocabulary: expected the keys {sorted(expected)}, found {found}")
@@ -147,19 +158,28 @@ class Vocabulary:
             raise ValueError(
                 f"vocabulary: weighted is {config['weighted']!r}; expected true or false"
             )
-        columns = {k: tuple(map(tuple, config[k])) for k in ("labels", "edge_labels")}
-        return cls(**{**config, **columns})
+        labels = {k: tuple(map(tuple, config[k])) for k in ("labels", "edge_labels")}
+        columns = {key: tuple(map(str, names)) for key, names in dict(config["columns"]).items()}
+        vocabulary = cls(**{**config, **labels, "columns": columns})
+        sizes = vocabulary._sizes()
+        if wrong := [k for k, names in columns.items() if sizes.get(k) != len(names)]:
+            raise ValueError(f"vocabulary: columns does not name each column of {wrong[0]}")
+        return vocabulary
 
-    def check(self, graphs: Sequence[Data]) -> None:
-        """Raise GraphError unless every graph has the fields of the training graphs."""
-        if not graphs:
-            raise ValueError("expected at least one graph, got none")
-        trained = {
+    def _sizes(self) -> dict[str, int]:
+        """Number of columns of each field."""
+        return {
             "x": self.x_size,
             "label": len(self.labels),
             "edge_attr": self.edge_attr_size,
             "edge_label": len(self.edge_labels),
         }
+
+    def check(self, graphs: Sequence[Data]) -> None:
+        """Raise GraphError unless every graph has the fields of the training graphs."""
+        if not graphs:
+            raise ValueError("expected at least one graph, got none")
+        trained = self._sizes()
         for i, graph in enumerate(graphs):
             for field, size in trained.items():
                 found = width(graph, field)
@@ -212,7 +232,8 @@ def _values(graphs: Sequence[Data], field: str, column: int) -> np.ndarray | lis
     """One column of all graphs end to end: an array if all labels are integers, else a list."""
     chunks = _chunks(graphs, field)
     if any(isinstance(chunk, list) for chunk in chunks):
-        return list(chain.from_iterable(c if isinstance(c, list) else c.tolist() for c in chunks))
+        values = chain.from_iterable(c if isinstance(c, list) else c.tolist() for c in chunks)
+        return [v[column] if isinstance(v, (tuple, list)) else v for v in values]
     if not chunks:
         return []
     return torch.cat([c if c.ndim == 1 else c[:, column] for c in chunks]).numpy()

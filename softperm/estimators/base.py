@@ -22,7 +22,8 @@ from torch import Tensor
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets.splits import Split
 from softperm.data.features import ColourVocabulary, StructuralFeatures, VertexFeatures
-from softperm.data.graphs import as_graphs
+from softperm.data.field_settings import FieldNames
+from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
 from softperm.estimators.settings import check_settings, choose, parameters
@@ -115,10 +116,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self._forget()
         settings = self._settings()
         device = find_device(self.device)
-        graphs = as_graphs(graphs, symmetrise=self.symmetrise)
+        graphs, columns = read_list(graphs, self.symmetrise, self.field_names)
         targets = self._read_targets(y, len(graphs))
         weight = weight_array(sample_weight, len(graphs))
-        vocabulary = Vocabulary.learn(graphs)
+        vocabulary = Vocabulary.learn(graphs, columns)
         if validation is None:
             fraction, seed = settings["validation_fraction"], settings["seed"]
             split = divide(targets, getattr(self, "classes_", None), 0.0, fraction, seed)
@@ -144,7 +145,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             raise ValueError("validation must be a pair: graphs, and a target for each of them")
         graphs, y = validation
         try:
-            graphs = as_graphs(graphs, symmetrise=self.symmetrise)
+            graphs, _ = read_list(graphs, self.symmetrise, self.field_names, again=True)
             vocabulary.check(graphs)
             return graphs, self._encode_targets(y, len(graphs))
         except GraphError as error:
@@ -335,8 +336,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             vertex = columns + vertex[config.embedding_size :]
         if config.edge_label_sizes:
             edge = [("edge_label", c) for c in range(len(config.edge_label_sizes))]
-        labels = () if config.edge_label_sizes else vocabulary.edge_labels
-        edge += _channels("edge_", labels, config.edge_attribute_size, False)
+        one_hot = not config.edge_label_sizes
+        edge += _channels("edge_", vocabulary, config.edge_attribute_size, False, one_hot)
         if config.encodes != "none":
             vertex.append(("encoded", "vertex"))
         return {
@@ -353,7 +354,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         of label C at latent vertex 2, ``colour1_2_7`` that of code 7 of the colours after one
         round, ``attribute_2_0`` that of the first attribute, ``encoded_2_0`` that of the first unit
         of φ, and ``edge_label_1_3_C`` and ``edge_attribute_1_3_0`` are entries of DᵀA_cD. With
-        several permutations the names of the second one begin with ``permutation1_``.
+        several permutations the names of the second one begin with ``permutation1_``. Labels and
+        attributes that were chosen by name keep it: ``element_2_C``, ``attribute_2_charge``.
         """
         self._check_fitted()
         config, vocabulary = self.model_.config, self.vocabulary_
@@ -363,9 +365,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             vertex = self._vertex_channels(config)
         else:
             vertex = [("encoded", unit) for unit in range(config.encoded_size)]
-        edge = _channels(
-            "edge_", vocabulary.edge_labels, config.edge_width, bool(config.edge_label_sizes)
-        )
+        edge = _channels("edge_", vocabulary, config.edge_width, bool(config.edge_label_sizes))
         powers = ["adjacency", *(f"adjacency{k}" for k in range(2, config.powers + 1))]
         names = [f"{power}_{i}_{j}" for power in powers for i in latent for j in latent]
         names += [f"{kind}_{i}_{c}" for i in latent for kind, c in vertex]
@@ -379,13 +379,13 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         labels, colours = self.vocabulary_.labels, self.features_.colours
         embedded = bool(config.label_sizes)
         if colours is None or embedded:
-            return _channels("", labels, config.vertex_width, embedded)
+            return _channels("", self.vocabulary_, config.vertex_width, embedded)
         codes = [
             (f"colour{k}", code)
             for k, size in zip(colours.rounds, colours.sizes, strict=True)
             for code in range(size)
         ]
-        names = _channels("", labels, config.vertex_width - len(codes), embedded)
+        names = _channels("", self.vocabulary_, config.vertex_width - len(codes), embedded)
         count = sum(map(len, labels))
         return names[:count] + codes + names[count:]
 
@@ -538,7 +538,13 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             from softperm.training.sources import encode_molecules
 
             return encode_molecules(self.molecules_, list(graphs))
-        return self.vocabulary_.encode(as_graphs(graphs, symmetrise=self.symmetrise))
+        graphs, _ = read_list(graphs, self.symmetrise, self.field_names, again=True)
+        return self.vocabulary_.encode(graphs)
+
+    @property
+    def field_names(self) -> FieldNames:
+        """Names of the attributes of vertices and edges that are read."""
+        return FieldNames(**choose(FieldNames, self._plain_params()))
 
     def _batches(self, collection: Collection) -> Iterator[GraphBatch]:
         device = next(self.model_.parameters()).device
@@ -764,16 +770,28 @@ def describe_epoch(epoch: Epoch, task: Task) -> str:
 
 
 def _channels(
-    prefix: str, labels: tuple[tuple[Any, ...], ...], width: int, embedded: bool
+    prefix: str, vocabulary: Vocabulary, width: int, embedded: bool, labelled: bool = True
 ) -> list[tuple[str, object]]:
-    """What each number of a vertex or an edge stands for: a kind, and a name within it."""
+    """What each number of a vertex or an edge stands for: a kind, and a name within it.
+
+    Args:
+        prefix: ``edge_`` for edges.
+        vocabulary: the labels, and the user's names of columns.
+        width: how many numbers there are.
+        embedded: whether the numbers are those of embedded labels.
+        labelled: whether the numbers begin with one-hot labels.
+    """
     names: list[tuple[str, object]] = []
-    if not embedded:
+    labels = vocabulary.edge_labels if prefix else vocabulary.labels
+    if not embedded and labelled:
+        given = vocabulary.columns.get(f"{prefix}label", ())
         for c, column in enumerate(labels):
-            kind = f"{prefix}label" if len(labels) == 1 else f"{prefix}label{c}"
-            names += [(kind, value) for value in column]
+            usual = "label" if len(labels) == 1 else f"label{c}"
+            names += [(f"{prefix}{given[c] if given else usual}", value) for value in column]
     kind = f"{prefix}embedding" if embedded else f"{prefix}attribute"
-    return names + [(kind, k) for k in range(width - len(names))]
+    given = () if embedded else vocabulary.columns.get("edge_attr" if prefix else "x", ())
+    rest = range(width - len(names))
+    return names + [(kind, given[k] if len(given) == len(rest) else k) for k in rest]
 
 
 def _describe_settings() -> str:

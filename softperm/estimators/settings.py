@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softperm.data.feature_settings import StructuralFeatures
+from softperm.data.field_settings import FieldNames
 from softperm.nn.settings import ModelConfig
 from softperm.settings import Rule, Settings, defaults, rules, setting
 from softperm.training.settings import TrainingConfig
@@ -64,7 +65,7 @@ class EstimatorConfig(Settings):
     )
 
 
-SOURCES = (ModelConfig, StructuralFeatures, TrainingConfig, EstimatorConfig)
+SOURCES = (ModelConfig, StructuralFeatures, TrainingConfig, FieldNames, EstimatorConfig)
 """The dataclasses whose settings are the parameters of an estimator."""
 
 

@@ -18,6 +18,7 @@ from softperm.data.datasets.catalogue import catalogue_spelling
 from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.data.datasets.splits import Split
 from softperm.data.features import structural_features
+from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.tables import as_number
 from softperm.data.vocabulary import Label, Vocabulary
@@ -55,6 +56,7 @@ def read_file(
     smiles_column: str | None,
     symmetrise: bool,
     skip_empty: bool = False,
+    fields: FieldNames = STANDARD,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> GraphFile:
     """The graphs of a file with the targets to learn: those named, or the only one there is."""
@@ -64,6 +66,7 @@ def read_file(
         smiles_column=smiles_column,
         symmetrise=symmetrise,
         skip_empty=skip_empty,
+        fields=fields,
         progress=progress,
     )
     if not file.targets:
@@ -113,7 +116,9 @@ def from_file(
 def _encode_file(file: GraphFile, test: Tensor) -> tuple[Vocabulary, Collection]:
     """The vocabulary of all graphs but the test graphs, and all graphs encoded by it."""
     tested = set(test.tolist())
-    vocabulary = Vocabulary.learn([g for i, g in enumerate(file.graphs) if i not in tested])
+    vocabulary = Vocabulary.learn(
+        [g for i, g in enumerate(file.graphs) if i not in tested], file.columns
+    )
     try:
         vocabulary.check(file.graphs)
     except GraphError as error:

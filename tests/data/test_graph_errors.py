@@ -111,9 +111,9 @@ BAD = {
         "graph 17: it is a Batch of 2 graphs; pass batch.to_data_list()",
     ),
     "ragged edge list": (([(0, 1), (1, 2, 3)], 4), "the edge list has rows of several lengths"),
-    "triples": (
-        ([(0, 1, 2)], 4),
-        "the edge list has shape (1, 3); expected integers of shape (E, 2)",
+    "rows of four": (
+        ([(0, 1, 2, 3)], 4),
+        "the edge list has shape (1, 4); expected integers of shape (E, 2)",
     ),
     "named vertices in a pair": (([("a", "b")], 2), "the edge list holds values of type <U1"),
     "rectangular matrix": (
@@ -130,7 +130,10 @@ BAD = {
     "not SMILES": ("hello world", "'hello world' is not valid SMILES"),
     "empty SMILES": ("", "'' is not valid SMILES"),
     "unknown type": (3.5, "graph 17: it is a float; expected one of: a networkx graph, a PyG Data"),
-    "HeteroData": (HeteroData(), "graph 17: it is a HeteroData; expected one of"),
+    "HeteroData": (
+        HeteroData(),
+        "graph 17: it is a HeteroData of torch_geometric; pass",
+    ),
     "None": (None, "graph 17: it is a NoneType"),
 }
 

@@ -85,8 +85,10 @@ def test_every_kind_of_object_gives_the_same_graph(drawn):
     if weights is None:
         assert_same(as_graph((edges, n)), wanted)
         assert_same(as_graph((edges + [(v, u) for u, v in edges], n)), wanted)
-        assert_same(as_graph((np.array(edges, dtype=np.uint8).reshape(-1, 2), n)), wanted)
-        assert_same(as_graph((torch.tensor(edges).long().reshape(-1, 2), np.int32(n))), wanted)
+        array = np.array(edges, dtype=np.uint8).reshape(-1, 2)
+        if len(edges) != 2:  # two edges may be rows or columns, which is refused
+            assert_same(as_graph((array, n)), wanted)
+            assert_same(as_graph((torch.from_numpy(array.T.astype(int)), np.int32(n))), wanted)
         assert_same(as_graph(dense.astype(bool)), wanted)
 
 
@@ -145,7 +147,7 @@ def labelled() -> nx.Graph:
         graph.add_node(name, label=label, x=x)
     graph.add_node("b", label="C", x=[7.5, 8])
     for u, v, label, x, w in (("c", "d", 1, 0.5, 2), ("d", "a", 2, 1.5, 3), ("c", "a", 1, 2.5, 4)):
-        graph.add_edge(u, v, label=label, x=x, weight=w, colour="left aside")
+        graph.add_edge(u, v, label=label, x=x, weight=w)
     graph.add_edge("b", "c", label=3, x=3.5, weight=5)
     return graph
 
@@ -204,14 +206,14 @@ def test_fields_of_data_are_read_whatever_their_precision():
     edges = torch.tensor([[1, 0], [0, 1]])
     data = Data(
         edge_index=edges,
-        x=torch.tensor([1, 2], dtype=torch.uint8),
+        x=torch.tensor([1, 0], dtype=torch.uint8),
         edge_attr=torch.tensor([[0.5], [0.5]], dtype=torch.bfloat16, requires_grad=True),
         edge_weight=np.array([[2.0], [2.0]]),
         label=torch.tensor([[1, 2], [3, 4]], dtype=torch.int32),
         edge_label=torch.tensor([True, True]),
     )
     graph = as_graph(data)
-    assert graph.x.tolist() == [[1.0], [2.0]]
+    assert graph.x.tolist() == [[1.0], [0.0]]
     assert graph.edge_attr.tolist() == [[0.5], [0.5]]
     assert graph.edge_weight.tolist() == [2.0, 2.0]
     assert graph.label.tolist() == [[1, 2], [3, 4]]

@@ -47,7 +47,7 @@ def test_no_two_sources_declare_the_same_setting():
     assert SOURCES[:3] == (ModelConfig, StructuralFeatures, TrainingConfig)
 
 
-BAD = {int: -1, float: -1.0, str: "nonsense", bool: "yes", tuple: ()}
+BAD = {int: -1, float: -1.0, str: "nonsense", bool: "yes", tuple: (), list: 7}
 
 
 @pytest.mark.parametrize(

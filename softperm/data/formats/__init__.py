@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from softperm.data.canonical import check_same_fields, warn_empty, warn_removed
+from softperm.data.canonical import check_same_fields, column_names, warn_empty, warn_removed
+from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.formats.shards import canonical_graph, read_shards, stem
 from softperm.data.formats.tables import Record, Unreadable, as_column, check_targets, parse_cells
 from softperm.errors import GraphError, errors_about_graph
@@ -29,6 +30,7 @@ class GraphFile:
         name: the name of the collection: the file's name without its ending.
         ids: a name for each graph: its SMILES, its file, its line or number.
         class_targets: targets that are classes by the format's definition, whatever their values.
+        columns: the user's names of the columns of each field, where they were chosen by name.
     """
 
     graphs: list[Data]
@@ -36,6 +38,7 @@ class GraphFile:
     name: str
     ids: tuple[str, ...]
     class_targets: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_graphs(
@@ -45,6 +48,7 @@ def read_graphs(
     smiles_column: str | None = None,
     symmetrise: bool = False,
     skip_empty: bool = False,
+    fields: FieldNames = STANDARD,
     progress: Progress | None = None,
 ) -> GraphFile:
     """Read graphs, and their targets if the file has any.
@@ -59,6 +63,7 @@ def read_graphs(
         smiles_column: the column of SMILES in a table; by default ``smiles``, in any case.
         symmetrise: whether to treat directed edges as undirected.
         skip_empty: whether to leave out graphs without vertices; otherwise a warning counts them.
+        fields: names of the attributes of vertices and edges to read.
         progress: called after each graph with the number of graphs read and their
             total, as estimated from the size of the file.
 
@@ -82,7 +87,7 @@ def read_graphs(
                 if isinstance(record, Unreadable):
                     raise record.error(len(graphs))
                 with errors_about_graph(len(graphs), record.where):
-                    graph, removals = canonical_graph(record, symmetrise)
+                    graph, removals = canonical_graph(record, symmetrise, fields)
                 if skip_empty and not graph.num_nodes:
                     continue
                 graphs.append(graph)
@@ -110,4 +115,4 @@ def read_graphs(
     if cells:
         columns = {name: parse_cells([str(c) for c in column]) for name, column in columns.items()}
     targets = {name: as_column(column) for name, column in columns.items()}
-    return GraphFile(graphs, targets, stem(path), ids, classes)
+    return GraphFile(graphs, targets, stem(path), ids, classes, column_names(removed))

@@ -21,12 +21,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from softperm.data.archive import Archive
+from softperm.data.attributes import choose_fields
 from softperm.data.canonical import Removed, canonicalise
+from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.formats.graphml import read_graphml, read_graphml_folder
 from softperm.data.formats.json_lines import json_records
 from softperm.data.formats.parquet import check_parquet, parquet_batches
 from softperm.data.formats.tables import MAX_CELL_LINES, Record, Table, Unreadable
 from softperm.data.formats.tu import read_tu_graphs
+from softperm.data.graphs import read_data
 from softperm.data.molecules import raw_graph_from_smiles
 from softperm.errors import GraphError
 from softperm.parallel import batches
@@ -106,17 +109,27 @@ def read_shards(
             yield Shard(number, content, share, **options)
 
 
-def canonical_graph(record: Record, symmetrise: bool) -> tuple[Data, Removed]:
-    """The canonical graph of a record, and the counts of removed edges.
+def canonical_graph(
+    record: Record, symmetrise: bool, fields: FieldNames = STANDARD
+) -> tuple[Data, Removed]:
+    """The canonical graph of a record, and what it does not have of it.
+
+    Args:
+        record: the graph as its file lists it.
+        symmetrise: whether to treat directed edges as undirected.
+        fields: names of the attributes of vertices and edges to read.
 
     Raises:
         ValueError: the graph cannot be used.
     """
     graph = record.graph
     if isinstance(graph, Data):
-        return graph, Removed(0, 0)
-    raw = raw_graph_from_smiles(graph) if isinstance(graph, str) else graph
-    return canonicalise(raw, symmetrise)
+        if fields == STANDARD:
+            return graph, Removed()
+        raw = read_data(graph)
+    else:
+        raw = raw_graph_from_smiles(graph) if isinstance(graph, str) else graph
+    return canonicalise(choose_fields(raw, fields), symmetrise)
 
 
 Part = tuple[Callable[[], Iterator[Record | Unreadable]], float, dict[str, Any]]
