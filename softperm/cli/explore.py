@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, lines, ready_file
+from softperm.cli.console import called, give, lines, ready_file, say
 from softperm.cli.inputs import DataRoot, Device, Json, Run, SmilesColumn, Symmetrise
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from softperm.estimators.base import PiGNNEstimator
+    from softperm.explore.contents import Contents
+    from softperm.search import GraphIndex
 
 SHOWN_FACTS = {
     "train_score": "training",
@@ -40,6 +49,18 @@ def explore(
     index: Annotated[
         Path | None, typer.Option(help="Folder of softperm index, for proven neighbours.")
     ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="Serve the page and the model's answers in place of writing a file."
+        ),
+    ] = False,
+    host: Annotated[str, typer.Option(help="Address to serve at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve at.")] = 8000,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Parquet file to write as well, for Embedding Atlas."),
+    ] = None,
     device: Device = "auto",
     smiles_column: SmilesColumn = None,
     symmetrise: Symmetrise = False,
@@ -48,41 +69,63 @@ def explore(
 ) -> None:
     """Write a page that shows all graphs, their soft permutations and predictions.
 
-    The page is one HTML file. It opens from disk, without a network.
+    The page is one HTML file. It opens from disk, without a network. With ``--serve`` the page can
+    also predict for other graphs, explain any graph and prove distances of large ones; programs ask
+    the same by JSON.
     """
     from softperm.explore.projection import METHODS
 
     if map_method not in METHODS:
         raise ValueError(f"--map must be {', '.join(METHODS)}; got {map_method!r}")
+    from softperm.explore.embedding_atlas import embedding_atlas_parquet
     from softperm.explore.write_page import page_html
     from softperm.files import write_atomically
 
+    if serve:
+        _need_server()
     folder = Path(run)
     out = out or (folder / "explore.html" if folder.is_dir() else Path("explore.html"))
-    ready_file(out)
+    for path in (out, export):
+        if path is not None:
+            ready_file(path)
     with lines():
-        contents = _gather(
-            run, data, map_method, explain, index, device, smiles_column, symmetrise, data_root
-        )
+        source = _read(run, data, index, device, smiles_column, symmetrise, data_root)
+        contents = _gather(source, Path(run), map_method, explain)
+        result: dict[str, Any] = {"graphs": len(contents)}
+        if export is not None:
+            write_atomically(export, embedding_atlas_parquet(contents))
+            result["export"] = str(export)
+        if serve:
+            _serve(source, contents, host, port)
+            return
         text = page_html(contents)
     write_atomically(out, text)
-    give({"graphs": len(contents), "bytes": len(text.encode()), "page": str(out)}, as_json)
+    give({**result, "bytes": len(text.encode()), "page": str(out)}, as_json)
 
 
-def _gather(
+@dataclass(frozen=True)
+class _Source:
+    """A model, and the graphs that it is looked at with."""
+
+    name: str
+    estimator: PiGNNEstimator
+    graphs: Any
+    ids: tuple[str, ...]
+    targets: dict[str, np.ndarray]
+    index: GraphIndex | None
+
+
+def _read(
     run: str,
     data: str | None,
-    method: str,
-    explained: int,
     index: Path | None,
     device: str,
     smiles_column: str | None,
     symmetrise: bool,
     data_root: Path | None,
-) -> Any:
+) -> _Source:
+    """The model of a run, and the graphs named or else those of the run."""
     from softperm.cli.inputs import load_model, read_for
-    from softperm.explore.contents import gather
-    from softperm.progress import progress_bars
     from softperm.search import GraphIndex
 
     settings = _read_json(Path(run) / "config.json")
@@ -96,21 +139,50 @@ def _gather(
         data_root = data_root or (Path(root) if isinstance(root, str) else None)
     estimator = load_model(run, device)
     source = read_for(estimator, data, data_root, smiles_column, symmetrise)
-    proven = None if index is None else GraphIndex.open(index)
+    library = None if index is None else GraphIndex.open(index)
+    name = Path(data).name or data
+    return _Source(name, estimator, source.graphs, source.ids, source.targets, library)
+
+
+def _gather(source: _Source, run: Path, method: str, explained: int) -> Contents:
+    from softperm.explore.contents import gather
+    from softperm.progress import progress_bars
+
     with called(source.ids), progress_bars() as report:
         return gather(
-            estimator,
+            source.estimator,
             source.graphs,
             source.ids,
             source.targets,
-            name=Path(data).name or data,
+            name=source.name,
             method=method,
             explained=explained,
-            index=proven,
-            facts=_facts(Path(run)),
-            curve=_curve(Path(run)),
+            index=source.index,
+            facts=_facts(run),
+            curve=_curve(run),
             report=report,
         )
+
+
+def _need_server() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ImportError("--serve needs a server: pip install 'softperm[explore]'") from None
+
+
+def _serve(source: _Source, contents: Contents, host: str, port: int) -> None:
+    """Serves until Ctrl-C; warnings of the model about a request go into its answer."""
+    from softperm.explore.answers import Answers
+    from softperm.explore.server import HERE, build_app, serve
+    from softperm.explore.write_page import page_html
+
+    answers = Answers(source.estimator, source.graphs, contents, source.index)
+    app = build_app(answers, page_html(contents, server=True), [*HERE, host])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        serve(app, host, port, lambda address: say(f"serving at {address}; stop with Ctrl-C"))
 
 
 def _facts(run: Path) -> dict[str, str]:

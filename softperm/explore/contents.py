@@ -15,7 +15,7 @@ from softperm.data.collection import Collection
 from softperm.estimators.base import PiGNNEstimator
 from softperm.explore.latent import LatentSummary, LatentVertex
 from softperm.explore.layout import lay_out
-from softperm.explore.projection import SAMPLE, PrincipalAxes, nearest_vectors, place_on_map
+from softperm.explore.projection import SAMPLE, PrincipalAxes, VectorSpace, place_on_map
 from softperm.nn.permutation import row_entropy
 from softperm.search import GraphIndex
 from softperm.training.cuda_graphs import evaluating
@@ -140,6 +140,7 @@ class Contents:
         proven: by exact distance; None without an index.
         explanations: by the position of the graph.
         latent: what each latent vertex stands for.
+        vectors: the aligned vectors, for neighbours of further graphs.
         facts: sharpness and scores, as names and texts.
         curve: rows of the training curve: epoch, losses, validation score.
         metric: name of the validation score.
@@ -158,6 +159,7 @@ class Contents:
     proven: Neighbours | None
     explanations: Mapping[int, StoredExplanation]
     latent: tuple[LatentVertex, ...]
+    vectors: VectorSpace
     facts: Mapping[str, str] = field(default_factory=dict)
     curve: Sequence[Mapping[str, float]] = ()
     metric: str = ""
@@ -198,27 +200,26 @@ def gather(
     collection = estimator._encode(graphs)
     outputs = read_outputs(estimator, collection)
     drawings = draw(estimator, collection)
-    permutations, coordinates, entropy, latent, axes = _align(
-        estimator, collection, drawings, report
-    )
-    index_of_neighbours, distances = nearest_vectors(coordinates, NEIGHBOURS)
-    count = index_of_neighbours.shape[1]
+    permutations, vectors, entropy, latent = _align(estimator, collection, drawings, report)
+    nearest, distances = vectors.neighbours(NEIGHBOURS)
+    count = nearest.shape[1]
     return Contents(
         name=name,
         ids=ids,
-        places=place_on_map(coordinates, method),
+        places=place_on_map(vectors.coordinates.astype(float), method),
         map_method=method,
-        map_shares=(float(axes.shares[0]), float(axes.shares[1])),
+        map_shares=(float(vectors.axes.shares[0]), float(vectors.axes.shares[1])),
         columns=_columns(estimator, outputs, columns, drawings, entropy),
         drawings=drawings,
         permutations=permutations,
         outputs=outputs,
         neighbours=Neighbours(
-            np.arange(len(ids) + 1) * count, index_of_neighbours.ravel(), distances.ravel()
+            np.arange(len(ids) + 1) * count, nearest.ravel(), distances.ravel().astype(float)
         ),
         proven=None if index is None else _proven(index, ids, report),
-        explanations=_explain(estimator, collection, min(explained, len(ids)), report),
+        explanations=_explain(estimator, graphs, drawings, min(explained, len(ids)), report),
         latent=latent,
+        vectors=vectors,
         facts={**(facts or {}), **_sharpness_facts(estimator)},
         curve=curve,
         metric=estimator.task_.metric,
@@ -296,7 +297,7 @@ def _element(number: str) -> str:
 
 def read_outputs(estimator: PiGNNEstimator, collection: Collection) -> Outputs:
     """The predictions for a collection."""
-    outputs = estimator._outputs(collection)
+    outputs = estimator.outputs_of(collection, torch.arange(len(collection)))
     names = tuple(map(str, estimator._output_names()))
     if not hasattr(estimator, "classes_"):
         values = estimator.decode(outputs).reshape(len(outputs), -1)
@@ -311,8 +312,8 @@ def read_outputs(estimator: PiGNNEstimator, collection: Collection) -> Outputs:
 
 def _align(
     estimator: PiGNNEstimator, collection: Collection, drawings: Drawings, report: Report
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[LatentVertex, ...], PrincipalAxes]:
-    """Permutations, principal coordinates and row entropy of all graphs; the latent vertices."""
+) -> tuple[np.ndarray, VectorSpace, np.ndarray, tuple[LatentVertex, ...]]:
+    """Permutations, vectors and row entropy of all graphs; what latent vertices stand for."""
     model, total = estimator.model_, len(collection)
     device = next(model.parameters()).device
     sample = torch.linspace(0, total - 1, min(total, SAMPLE)).long().unique()
@@ -325,7 +326,8 @@ def _align(
         for part in torch.arange(total).split(int(estimator.batch_size)):
             report("aligning graphs", int(part[0]), total)
             batch = collection.batch(part).to(device)
-            coordinates.append(axes.project(model.transform(batch).cpu().numpy()))
+            vector = model.transform(batch).cpu().numpy()
+            coordinates.append(axes.project(vector).astype(np.float32))
             d = [each if each.ndim == 2 else each[0] for each in model.permutations(batch)]
             entropies += [float(row_entropy(each)) for each in d]
             plan = torch.cat(d).cpu().numpy()  # (V, P)
@@ -334,7 +336,8 @@ def _align(
             plans.append(plan)
         report("aligning graphs", total, total)
     latent = summary.latent_vertices(drawings.ptr)
-    return np.concatenate(plans), np.concatenate(coordinates), np.array(entropies), latent, axes
+    space = VectorSpace(axes, np.concatenate(coordinates))
+    return np.concatenate(plans), space, np.array(entropies), latent
 
 
 def _columns(
@@ -398,18 +401,23 @@ def _text(value: Any) -> str:
 
 
 def _explain(
-    estimator: PiGNNEstimator, collection: Collection, count: int, report: Report
+    estimator: PiGNNEstimator, graphs: Any, drawings: Drawings, count: int, report: Report
 ) -> dict[int, StoredExplanation]:
+    """Explanations of evenly spread graphs that are not too large to draw."""
     if count <= 0:
         return {}
-    chosen = np.unique(np.linspace(0, len(collection) - 1, count).astype(int)).tolist()
-    chosen = [i for i in chosen if int(collection.sizes[i]) <= LARGEST]
-    stored = {}
+    sizes = np.diff(drawings.ptr)
+    chosen = np.unique(np.linspace(0, len(sizes) - 1, count).astype(int))
+    chosen = chosen[sizes[chosen] <= LARGEST].tolist()
     results = estimator.iterate_explanations(
-        collection, index=chosen, tolerance=EXPLANATION_TOLERANCE
+        graphs if isinstance(graphs, Collection) else [graphs[i] for i in chosen],
+        index=chosen if isinstance(graphs, Collection) else None,
+        tolerance=EXPLANATION_TOLERANCE,
     )
-    for done, (i, result) in enumerate(zip(chosen, results, strict=True)):
+    stored = {}
+    for done, i in enumerate(chosen):
         report("explaining predictions", done, len(chosen))
+        result = next(results)
         stored[i] = StoredExplanation(result.vertices, result.edges)
     report("explaining predictions", len(chosen), len(chosen))
     return stored

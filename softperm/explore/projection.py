@@ -78,16 +78,35 @@ def place_on_map(
     return np.asarray(reducer.fit_transform(coordinates.astype(np.float32)), dtype=np.float64)
 
 
-def nearest_vectors(
-    coordinates: Float[np.ndarray, "B R"], k: int
-) -> tuple[Int[np.ndarray, "B k"], Float[np.ndarray, "B k"]]:
-    """The k nearest other graphs of each graph by principal coordinates, and their distances."""
-    from sklearn.neighbors import NearestNeighbors
+@dataclass(frozen=True)
+class VectorSpace:
+    """Graphs by the principal coordinates of their aligned vectors.
 
-    count = min(k + 1, len(coordinates))
-    search = NearestNeighbors(n_neighbors=count).fit(coordinates.astype(np.float32))
-    distance, index = search.kneighbors(coordinates.astype(np.float32))
-    other = index != np.arange(len(index))[:, None]
-    other[other.all(1), -1] = False  # a graph that is not among its own neighbours has many twins
-    shape = (len(index), count - 1)
-    return index[other].reshape(shape), distance[other].reshape(shape)
+    Attributes:
+        axes: the principal axes.
+        coordinates: of each graph, in single precision.
+    """
+
+    axes: PrincipalAxes
+    coordinates: Float[np.ndarray, "B R"]
+
+    def neighbours(self, k: int) -> tuple[Int[np.ndarray, "B k"], Float[np.ndarray, "B k"]]:
+        """The k nearest other graphs of each graph, and their distances."""
+        from sklearn.neighbors import NearestNeighbors
+
+        count = min(k + 1, len(self.coordinates))
+        search = NearestNeighbors(n_neighbors=count).fit(self.coordinates)
+        distance, index = search.kneighbors(self.coordinates)
+        other = index != np.arange(len(index))[:, None]
+        other[other.all(1), -1] = False  # a graph that is not its own neighbour has many twins
+        shape = (len(index), count - 1)
+        return index[other].reshape(shape), distance[other].reshape(shape)
+
+    def nearest(
+        self, vector: Float[np.ndarray, " Z"], k: int
+    ) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+        """The k graphs nearest to another vector, and their distances."""
+        own = self.axes.project(vector[None])[0]
+        distance = np.linalg.norm(self.coordinates - own, axis=1).astype(float)
+        order = np.argsort(distance, kind="stable")[:k]
+        return order, distance[order]

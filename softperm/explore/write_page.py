@@ -19,7 +19,7 @@ from softperm.explore.packing import pack, pack_text
 SOURCES = Path(__file__).parent / "page"
 MODULES = (
     "elements", "data", "colours", "map", "matching", "drawing", "heatmap", "graph_panel",
-    "compare_panel", "latent_panel", "model_panel", "main",
+    "compare_panel", "latent_panel", "model_panel", "server_panel", "main",
 )  # fmt: skip
 """The page's modules; each imports only from those before it."""
 BLOCK = 8192  # vertices whose graphs are compressed together: a click unpacks one block
@@ -54,18 +54,16 @@ def page_html(contents: Contents, server: bool = False) -> str:
 
 def content_security_policy(style: str, script: str, server: bool = False) -> str:
     """The policy that lets the page run its own script and nothing else."""
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src '{_checksum(script)}'",
-            f"style-src '{_checksum(style)}'",
-            "worker-src blob:",
-            f"connect-src {chr(39)}{'self' if server else 'none'}{chr(39)}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
+    rules = [
+        "default-src 'none'",
+        f"script-src '{_checksum(script)}'",
+        f"style-src '{_checksum(style)}'",
+        "worker-src blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "connect-src 'self'" if server else "connect-src 'none'",
+    ]
+    return "; ".join(rules)
 
 
 def join_modules() -> str:

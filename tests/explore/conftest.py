@@ -1,6 +1,7 @@
 """A browser without a network, and pages to open in it."""
 
 import shutil
+import time
 
 import pytest
 
@@ -42,3 +43,16 @@ def open_page(browser):
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def wait_until():
+    """Waits for an expression of a page; Playwright's own way needs ``unsafe-eval``."""
+
+    def wait(page, expression: str, seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while not page.evaluate(expression):
+            assert time.monotonic() < end, f"never true: {expression}"
+            page.wait_for_timeout(20)
+
+    return wait

@@ -14,6 +14,7 @@ from softperm.distance import EditCosts, edit_distance
 from softperm.explore import write_page
 from softperm.explore.contents import Column, Contents, Drawings, Neighbours, Outputs, gather
 from softperm.explore.latent import LatentVertex
+from softperm.explore.projection import PrincipalAxes, VectorSpace
 from softperm.search import GraphIndex
 
 EVIL = "<script>alert(1)</script>"
@@ -122,7 +123,7 @@ def test_a_click_shows_graph_permutation_and_prediction_as_python_computes_them(
     assert page.locator("#panel-graph canvas.heat").count() == 2
 
 
-def test_neighbours_by_vector_and_proven_ones_are_listed_and_open(page, explored):
+def test_neighbours_by_vector_and_proven_ones_are_listed_and_open(page, explored, wait_until):
     page.evaluate("window.page.open(4)")
     lists = page.locator("#neighbours ol")
     assert lists.count() == 2
@@ -131,11 +132,11 @@ def test_neighbours_by_vector_and_proven_ones_are_listed_and_open(page, explored
     assert names[0].get_attribute("title") == explored.ids[first]
     assert "proven" in lists.nth(1).inner_text()
     names[0].click()
-    page.wait_for_function(f"window.page.shown.index === {first}")
-    page.wait_for_function("document.querySelectorAll('#neighbours .thumb svg').length >= 8")
+    wait_until(page, f"window.page.shown.index === {first}")
+    wait_until(page, "document.querySelectorAll('#neighbours .thumb svg').length >= 8")
 
 
-def test_explanations_are_switched_on_and_off(page, explored):
+def test_explanations_are_switched_on_and_off(page, explored, wait_until):
     page.evaluate("window.page.open(0)")
     strokes = """[...document.querySelectorAll('#panel-graph .drawing-holder line')]
         .map(line => line.getAttribute('stroke'))"""
@@ -150,7 +151,7 @@ def test_explanations_are_switched_on_and_off(page, explored):
     page.uncheck("#explain")
     assert page.evaluate(strokes) == plain
     page.evaluate("window.page.open(1)")
-    page.wait_for_function("window.page.shown.index === 1")
+    wait_until(page, "window.page.shown.index === 1")
     assert page.locator("#explain").is_disabled()
 
 
@@ -245,7 +246,7 @@ def test_a_cell_of_the_confusion_matrix_filters_the_map(page, explored):
     assert "row entropy" in page.inner_text("#panel-model")
 
 
-def test_a_latent_vertex_tells_what_it_stands_for(page, explored):
+def test_a_latent_vertex_tells_what_it_stands_for(page, explored, wait_until):
     page.evaluate("window.page.open(4)")
     page.locator("#drawing-note .chip").nth(3).click()
     page.wait_for_selector("#panel-latent:not([hidden])")
@@ -253,10 +254,10 @@ def test_a_latent_vertex_tells_what_it_stands_for(page, explored):
     assert page.locator("#panel-latent .bar-row").count() >= 6
     example = explored.contents.latent[3].examples[0]
     page.locator("#panel-latent .neighbour").first.click()
-    page.wait_for_function(f"window.page.shown.index === {example.graph}")
+    wait_until(page, f"window.page.shown.index === {example.graph}")
 
 
-def test_the_keyboard_is_enough(page):
+def test_the_keyboard_is_enough(page, wait_until):
     page.focus("#map")
     page.keyboard.press("ArrowRight")
     first = page.evaluate("window.page.map.focus")
@@ -265,7 +266,7 @@ def test_the_keyboard_is_enough(page):
     left, right = (page.evaluate(f"window.page.map.place({i})")[0] for i in (first, second))
     assert right > left
     page.keyboard.press("Enter")
-    page.wait_for_function(f"window.page.shown?.index === {second}")
+    wait_until(page, f"window.page.shown?.index === {second}")
     page.focus("#tab-graph")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.id") == "tab-compare"
@@ -330,10 +331,11 @@ def many_graphs(count: int) -> Contents:
         proven=None,
         explanations={},
         latent=tuple(LatentVertex(1 / p, (), (), (), ()) for _ in range(p)),
+        vectors=VectorSpace(PrincipalAxes.of(np.eye(2)), np.zeros((count, 2))),
     )  # fmt: skip
 
 
-def test_a_map_of_qm9s_size_opens_and_answers_quickly(open_page, tmp_path):
+def test_a_map_of_qm9s_size_opens_and_answers_quickly(open_page, tmp_path, wait_until):
     """Generous limits: the machine of the tests is busy. docs/explore.md has measured times."""
     path = tmp_path / "many.html"
     path.write_text(write_page.page_html(many_graphs(130_831)))
@@ -355,12 +357,12 @@ def test_a_map_of_qm9s_size_opens_and_answers_quickly(open_page, tmp_path):
     )
     assert frames < 250
     page.evaluate("window.page.open(130830)")
-    page.wait_for_function("window.page.shown?.index === 130830")
+    wait_until(page, "window.page.shown?.index === 130830")
     assert page.evaluate("window.page.clickMilliseconds") < 400
 
 
 def test_a_page_that_would_be_too_large_stores_fewer_graphs_and_says_so(
-    open_page, tmp_path, monkeypatch
+    open_page, tmp_path, monkeypatch, wait_until
 ):
     monkeypatch.setattr(write_page, "BUDGET", 300_000)
     path = tmp_path / "small.html"
@@ -370,7 +372,7 @@ def test_a_page_that_would_be_too_large_stores_fewer_graphs_and_says_so(
     stored = page.evaluate("window.page.collection.stored.length")
     assert 1000 < stored < 20_000
     page.evaluate("window.page.open(1)")
-    page.wait_for_function("document.getElementById('panel-graph').textContent.includes('--serve')")
+    wait_until(page, "document.getElementById('panel-graph').textContent.includes('--serve')")
     last = page.evaluate("window.page.collection.stored.at(-1)")
     page.evaluate(f"window.page.open({last})")
     page.wait_for_selector("#panel-graph .drawing-holder circle")

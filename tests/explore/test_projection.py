@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from softperm.explore.projection import PrincipalAxes, nearest_vectors, place_on_map
+from softperm.explore.projection import PrincipalAxes, VectorSpace, place_on_map
 
 
 @pytest.mark.parametrize("shape", [(60, 8), (6, 40)], ids=["tall", "wide"])
@@ -33,7 +33,8 @@ def test_vectors_that_do_not_vary_lie_in_one_place():
 def test_neighbours_are_the_nearest_others():
     points = np.random.default_rng(2).normal(size=(40, 3))
     points[7] = points[8] = points[9]  # several at distance 0
-    index, distance = nearest_vectors(points, 5)
+    space = VectorSpace(PrincipalAxes.of(points), points)
+    index, distance = space.neighbours(5)
     whole = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(whole, np.inf)
     np.testing.assert_allclose(distance, np.sort(whole, axis=1)[:, :5], atol=1e-3)
@@ -41,8 +42,18 @@ def test_neighbours_are_the_nearest_others():
     assert (index != np.arange(40)[:, None]).all()
 
 
+def test_the_nearest_graphs_of_another_vector():
+    points = np.random.default_rng(3).normal(size=(30, 4))
+    axes = PrincipalAxes.of(points)
+    index, distance = VectorSpace(axes, axes.project(points)).nearest(points[11] + 0.01, 3)
+    whole = np.linalg.norm(points - points[11] - 0.01, axis=1)
+    np.testing.assert_array_equal(index, np.argsort(whole)[:3])
+    np.testing.assert_allclose(distance, np.sort(whole)[:3], rtol=1e-6)
+
+
 def test_a_graph_alone_has_no_neighbours():
-    index, distance = nearest_vectors(np.zeros((1, 3)), 5)
+    space = VectorSpace(PrincipalAxes.of(np.zeros((1, 3))), np.zeros((1, 3)))
+    index, distance = space.neighbours(5)
     assert index.shape == distance.shape == (1, 0)
 
 

@@ -50,10 +50,11 @@ def _parse(line: bytes) -> tuple[RawGraph, dict[str, Target]]:
         raise ValueError(f"it is not JSON: {error}; write one graph per line") from None
     if not isinstance(content, dict):
         raise ValueError("it is not a node-link graph; expected an object with 'nodes'")
-    return _graph(content), _targets(content)
+    return node_link_graph(content), _targets(content)
 
 
-def _graph(content: dict[str, Any]) -> RawGraph:
+def node_link_graph(content: dict[str, Any]) -> RawGraph:
+    """The graph of a node-link object, before :func:`softperm.data.canonical.canonicalise`."""
     # Not networkx.node_link_graph: it adds the vertices that only edges name, and merges vertices
     # of one id, where a user has made a mistake.
     nodes = _objects(content, ("nodes",))

@@ -70,8 +70,10 @@ export function columnColours(column) {
     return { colours, range: null };
   }
   const [low, high] = typicalRange(values);
+  const steps = Array.from({ length: 256 }, (_, k) => rampColour(k / 255));
   for (let i = 0; i < values.length; i++) {
-    colours.set(rampColour((values[i] - low) / (high - low || 1)), 3 * i);
+    const step = Math.round((255 * (values[i] - low)) / (high - low || 1));
+    colours.set(Number.isNaN(step) ? UNKNOWN : steps[Math.max(0, Math.min(255, step))], 3 * i);
   }
   return { colours, range: [low, high] };
 }

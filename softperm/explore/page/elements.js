@@ -23,6 +23,11 @@ function fill(element, attributes, children) {
   return element;
 }
 
+/** Replaces all that an element holds; null is nothing. */
+export function show(element, ...children) {
+  element.replaceChildren(...children.flat().filter((child) => child != null));
+}
+
 /** A number with few digits: 0.05213, 12.3, 1,234. */
 export function short(value) {
   if (value == null || Number.isNaN(value)) return "unknown";

@@ -2,7 +2,7 @@
 
 import { css, categoryColour, latentColour } from "./colours.js";
 import { assignmentPaint, drawGraph, explanationPaint } from "./drawing.js";
-import { h, percent, plural, short } from "./elements.js";
+import { h, percent, plural, short, show } from "./elements.js";
 import { heatMap } from "./heatmap.js";
 
 const SHOWN = 6; // outputs listed before "all"
@@ -11,7 +11,8 @@ const SHOWN = 6; // outputs listed before "all"
 export function showGraph(panel, collection, graph, view, actions) {
   const { about } = collection;
   view.output = view.chosenOutput ?? likeliest(graph.outputs);
-  panel.replaceChildren(
+  show(
+    panel,
     header(collection, graph),
     outputBars(collection, graph),
     drawingFigure(collection, graph, view, actions),

@@ -8,6 +8,7 @@ import { showGraph, showMissing } from "./graph_panel.js";
 import { showLatent } from "./latent_panel.js";
 import { GraphMap } from "./map.js";
 import { showModel } from "./model_panel.js";
+import { startServerPanel } from "./server_panel.js";
 
 const LISTED = 60; // graphs in the list below the map
 const element = (id) => document.getElementById(id);
@@ -29,6 +30,7 @@ class Page {
       lasso: (indices) => this.lasso(indices),
       hover: (i, place, announced) => this.hover(i, place, announced),
     });
+    if (collection.about.server) startServerPanel(this);
     this.#header();
     this.#controls();
     this.#tabs();
@@ -211,7 +213,7 @@ class Page {
     this.selected = i;
     this.map.focus = i;
     this.map.setMarks([{ index: i, label: shortened(this.collection.name(i)) }]);
-    const graph = await this.collection.graph(i);
+    const graph = (await this.collection.graph(i)) ?? (await this.actions.describe?.(i));
     if (this.selected !== i) return; // another click came first
     this.shown = graph;
     const panel = element("panel-graph");
@@ -232,7 +234,7 @@ class Page {
   async compare(i) {
     if (!this.shown) return this.open(i);
     this.setChoosing(false);
-    const second = await this.collection.graph(i);
+    const second = (await this.collection.graph(i)) ?? (await this.actions.describe?.(i));
     this.select("compare");
     if (!second) {
       element("panel-compare").replaceChildren(h("p", { class: "note" }, this.collection.about.missing));
