@@ -23,7 +23,9 @@ from softperm import __version__
 from softperm.files import write_atomically
 from softperm.training.epoch_tracker import CURVES
 
-FORMAT = 1
+FORMAT = 2  # lines of format 1 have no checksum
+SHARES = ("accuracy", "roc_auc", "average_precision")
+"""Scores between 0 and 1."""
 COLLECTED = "records.jsonl.gz"
 """File of the records that ``softperm report --collect`` gathers."""
 
@@ -133,8 +135,14 @@ class Record:
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Writes a file of records atomically; compressed if its name ends in ``.gz``."""
-    lines = (_line({"format": FORMAT, **_fields(record)}) for record in records)
+    """Writes a file of records atomically; compressed if its name ends in ``.gz``.
+
+    Each line carries a checksum of its content.
+    """
+    lines = []
+    for record in records:
+        content = json.loads(_line({"format": FORMAT, **_fields(record)}))
+        lines.append(_line({**content, "checksum": _checksum(content)}))
     content = b"".join(line + b"\n" for line in lines)
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)  # equal records give equal bytes
@@ -249,6 +257,11 @@ def _read_peak(device: torch.device) -> int:
     return 0
 
 
+def _checksum(content: dict[str, Any]) -> str:
+    """The first half of the SHA-256 of a line's content."""
+    return hashlib.sha256(_line(content)).hexdigest()[:32]
+
+
 def _line(content: dict[str, Any]) -> bytes:
     """JSON with null in place of NaN and infinities, which JSON does not have."""
     encode = partial(json.dumps, default=_fields, sort_keys=True, ensure_ascii=False)
@@ -282,10 +295,14 @@ def _lines(path: Path) -> list[bytes]:
 
 def _read(line: bytes, where: str) -> Record:
     try:
-        content = json.loads(line)
-        version = content.pop("format")
-        if version > FORMAT:
-            raise ValueError(f"{where} has format {version}: upgrade softperm to read it")
+        content = json.loads(line, object_pairs_hook=_unique)
+        checksum = content.pop("checksum", None)
+        if content["format"] > FORMAT:
+            raise ValueError(f"{where} has format {content['format']}: upgrade softperm to read it")
+        unchecked = content["format"] == 1 and checksum is None
+        if not unchecked and checksum != _checksum(content):
+            raise TypeError("its content has another checksum than it names")
+        del content["format"]
         run = Run(**content.pop("run"))
         circumstances = Circumstances(**content.pop("circumstances"))
         numbers = {f.name: content[f.name] for f in fields(Record) if f.name in content}
@@ -293,22 +310,41 @@ def _read(line: bytes, where: str) -> Record:
             numbers[name] = math.nan if numbers[name] is None else numbers[name]
         _check_kinds(run, circumstances, numbers)
         return Record(run=run, circumstances=circumstances, **numbers)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as problem:
-        detail = f"{type(problem).__name__}: {problem}"
-        raise ValueError(
-            f"{where} is no record of a training ({detail}); a damaged file may be deleted: the "
-            "same evaluation makes it again"
-        ) from None
+    except (KeyError, TypeError, AttributeError, RecursionError, UnicodeError) as problem:
+        raise _damaged(where, problem) from None
+    except json.JSONDecodeError as problem:
+        raise _damaged(where, problem) from None
+
+
+def _damaged(where: str, problem: Exception) -> ValueError:
+    detail = f"{type(problem).__name__}: {problem}"
+    return ValueError(
+        f"{where} is no record of a training ({detail}); a damaged file may be deleted: the "
+        "same evaluation makes it again"
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; TypeError if a key stands there twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise TypeError("a key stands there twice")
+    return content
 
 
 def _check_kinds(run: Run, circumstances: Circumstances, numbers: Mapping[str, Any]) -> None:
     """Raises TypeError if a value has a wrong type, as after an edit by hand."""
     score, curve = numbers["test_score"], numbers["curve"]
+    scores = (numbers["validation_score"], 0 if score is None else score)
+    numeric = all(isinstance(value, Real) for value in scores)
     sound = {
         "fold": type(run.fold) is type(run.folds) is int and 0 <= run.fold < run.folds,
         "names": all(_is_name(v) for v in (run.dataset, run.model, numbers["metric"])),
         "configuration": isinstance(run.configuration, Mapping),
-        "test_score": score is None or isinstance(score, Real),
+        "test_score": numeric,
+        "share": not numeric
+        or numbers["metric"] not in SHARES
+        or all(math.isnan(share) or 0 <= share <= 1 for share in scores),
         "curve": isinstance(curve, Mapping) and (not curve or set(curve) == set(CURVES)),
         "confusion": _is_square(numbers.get("confusion")),
         "sharpness": isinstance(numbers.get("sharpness"), Mapping | None),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from lab.test_tables import record
 
 from softperm.lab.records import (
     PeakMemory,
+    _checksum,
     collect_records,
     find_records,
     read_records,
@@ -138,6 +140,7 @@ def test_damaged_records_are_named(content, sentence, tmp_path):
         (("curve",), "flat"), (("curve",), {"train_loss": [1.0]}),
         (("circumstances", "seconds"), None), (("circumstances", "memory"), "x"),
         (("circumstances", "versions"), {}), (("circumstances", "versions"), None),
+        (("test_score",), 9.9), (("test_score",), -0.1), (("validation_score",), 1.01),
     ],
 )  # fmt: skip
 def test_a_value_of_another_kind_is_named(place, value, tmp_path):
@@ -148,6 +151,41 @@ def test_a_value_of_another_kind_is_named(place, value, tmp_path):
     for key in path:
         table = table[key]
     table[last] = value
-    (tmp_path / "a.jsonl").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="line 1 is no record of a training"):
+    for version in (1, 2):  # lines of format 1 have no checksum
+        content.pop("checksum", None)
+        content["format"] = version
+        if version == 2:
+            content["checksum"] = _checksum(content)
+        (tmp_path / "a.jsonl").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"line 1 is no record of .* is not valid in a record"):
+            read_records(tmp_path / "a.jsonl")
+
+
+def test_every_flipped_bit_of_a_record_is_named_by_file_and_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write_records(path, [record(0, 0, 0.5), record(1, 0, 0.25)])
+    sound, content = read_records(path), path.read_bytes()
+    for place in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            outcome: object = read_records(path)
+        except ValueError as error:
+            outcome = re.fullmatch(rf"{path}, line [123] .+", str(error)) and sound
+        assert outcome == sound, f"bit {place}: read without an error, or not named"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"format": 2}', "another checksum"),
+        ('{"format": 1, "format": 1}', "a key stands there twice"),
+        ("[" * 100_000, "RecursionError"),
+        ('{"format": "2"}', "TypeError"),
+    ],
+)
+def test_odd_lines_are_named(text, message, tmp_path):
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=f"line 1 is no record of a training.*{message}"):
         read_records(tmp_path / "a.jsonl")
