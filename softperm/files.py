@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
+import hashlib
 import os
 import platform
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from io import TextIOBase
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -50,6 +53,71 @@ def put_in_place(source: Path, target: Path) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def seal(header: bytes, content: bytes) -> bytes:
+    """The content of a file that detects damage: header, SHA-256 of the content, content."""
+    return header + hashlib.sha256(content).digest() + content
+
+
+def unseal(header: bytes, sealed: bytes) -> bytes | None:
+    """The content out of :func:`seal`; None if it is damaged or has another header."""
+    start = len(header) + hashlib.sha256().digest_size
+    content = sealed[start:]
+    sound = sealed[:start] == header + hashlib.sha256(content).digest()
+    return content if sound else None
+
+
+class CSVWriter:
+    """Writes CSV in which no text is a formula to a spreadsheet.
+
+    Text that begins with ``=``, ``+``, ``-``, ``@`` or a control character, and is no number, gets
+    an apostrophe before it.
+
+    Args:
+        stream: receives the text.
+        lineterminator: ends each row.
+
+    >>> import sys
+    >>> CSVWriter(sys.stdout).writerow(["=1+1", "-CH3", "-1.5", -2, "C=O"])
+    '=1+1,'-CH3,-1.5,-2,C=O
+    """
+
+    def __init__(self, stream: TextIOBase, lineterminator: str = "\n") -> None:
+        self._writer = csv.writer(stream, lineterminator=lineterminator)
+
+    def writerow(self, row: Iterable[object]) -> None:
+        """Writes a row."""
+        self._writer.writerow(
+            [f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell for cell in row]
+        )
+
+    def writerows(self, rows: Iterable[Iterable[object]]) -> None:
+        """Writes several rows."""
+        for row in rows:
+            self.writerow(row)
+
+
+def _is_formula(cell: str) -> bool:
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return False
+    try:
+        float(cell)
+    except ValueError:
+        return True
+    return False
+
+
+def size_limit(variable: str, default: int) -> int:
+    """The largest number of bytes that is read at once, which an environment variable may change.
+
+    Raises:
+        ValueError: the variable is not a number.
+    """
+    value = os.environ.get(variable) or str(default)
+    if not value.isdecimal():
+        raise ValueError(f"{variable} must be a number of bytes; got {value!r}")
+    return int(value)
 
 
 @contextlib.contextmanager

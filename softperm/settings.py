@@ -66,6 +66,8 @@ class Rule:
         return number and self._in_range(value)
 
     def _in_range(self, value: int | float) -> bool:
+        if isinstance(value, Integral) and not -(2**63) <= value < 2**63:
+            return False
         low = self.at_least is None or value >= self.at_least
         high = self.below is None or value < self.below
         return low and high and (self.above is None or value > self.above) and value < math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from softperm.cli.console import called, give, lines, ready_file, say
 from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
+from softperm.files import CSVWriter
 
 
 def distance(
@@ -78,7 +78,7 @@ def _npz(ids: list[str], intervals: Any) -> bytes:
 
 def _csv(ids: list[str], intervals: Any) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = CSVWriter(text)
     writer.writerow(["first", "second", "distance", "lower_bound", "exact"])
     for i, first in enumerate(ids):
         for k in range(i + 1, len(ids)):

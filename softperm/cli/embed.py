@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from softperm.cli.inputs import (
     load_model,
     read_for,
 )
+from softperm.files import CSVWriter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ def _npz(ids: list[str], names: list[str], vectors: np.ndarray) -> bytes:
 
 def _csv(ids: list[str], names: list[str], vectors: np.ndarray) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = CSVWriter(text)
     writer.writerow(["graph", *names])
     writer.writerows([i, *row] for i, row in zip(ids, vectors.tolist(), strict=True))
     return text.getvalue().encode()

@@ -76,7 +76,7 @@ def evaluate(
         int | None,
         Option(min=1, help="Stacks that are trained in turns, an epoch each; 4 on a GPU, else 1."),
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Same seed, same numbers.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Same seed and number of threads, same numbers.")] = 0,
     device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
     engine: Annotated[str, Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from softperm.cli.inputs import (
     load_model,
     read_for,
 )
+from softperm.files import CSVWriter
 from softperm.settings import names_in
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _appearing(path: Path | None) -> Iterator[Any]:
 
 
 def _write_csv(stream: Any, output: int | None) -> Callable[[str, Explanation], None]:
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = CSVWriter(stream)
     writer.writerow(["graph", "kind", "u", "v", "attribute", "output", "contribution"])
 
     def write(name: str, explanation: Explanation) -> None:
@@ -197,7 +197,7 @@ def _write_json(stream: Any, output: int | None) -> Callable[[str, Explanation],
 
 def _write_curves(stream: Any) -> Callable[..., float]:
     """A function that computes and writes the deletion curve of a graph, and returns its gain."""
-    writer = None if stream is None else csv.writer(stream, lineterminator="\n")
+    writer = None if stream is None else CSVWriter(stream)
     columns = ("removed", "largest_first", "smallest_first", "random")
     if writer is not None:
         writer.writerow(["graph", "output", *columns])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +44,7 @@ def predict(
 
     Where the graphs have the targets that the model was trained for, prints its score.
     """
-    from softperm.files import write_atomically
+    from softperm.files import CSVWriter, write_atomically
 
     ready_file(out)
     with lines():
@@ -56,7 +55,7 @@ def predict(
         columns = prediction_columns(estimator, outputs)
         score = score_of(estimator, source, outputs)
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = CSVWriter(text)
     writer.writerow(["graph", *columns])
     writer.writerows(zip(source.ids, *columns.values(), strict=True))
     write_atomically(out, text.getvalue())

@@ -93,6 +93,7 @@ def train_run(
         "best_epoch": estimator.best_epoch_,
         "interrupted": stopped,
         "metric": data.task.metric,
+        "threads": torch.get_num_threads(),  # another number rounds sums differently
     }
     if not fabric.is_global_zero:
         return result
@@ -172,7 +173,8 @@ def _write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int, data: Train
         return
     from softperm.explore import plots
 
-    plots.save(plots.training_curve(curve, best_epoch, data.task), out / "curve")
+    with plots.drawing("the training curve"):
+        plots.save(plots.training_curve(curve, best_epoch, data.task), out / "curve")
     text = io.StringIO()
     rows = [asdict(epoch) for epoch in curve]
     writer = csv.DictWriter(text, fieldnames=list(rows[0]))
@@ -198,8 +200,9 @@ def _draw_some(
     ids = [str(data.ids[i]) for i in chosen]
     numbered = all(graph.isdecimal() for graph in ids)
     for place, name, d in zip(chosen.tolist(), ids, permutations, strict=True):
-        figure = plots.alignment(_graph(data.graphs, place), d.numpy(), title=f"graph {name}")
-        plots.save(figure, folder / f"graph-{name if numbered else place + 1}")
+        with plots.drawing(f"graph {name}"):
+            figure = plots.alignment(_graph(data.graphs, place), d.numpy(), title=f"graph {name}")
+            plots.save(figure, folder / f"graph-{name if numbered else place + 1}")
     return len(chosen)
 
 
@@ -228,7 +231,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """The content of a JSON file; empty if there is none, or if it is something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from softperm.cli.console import called, give, lines, ready_file, say
 from softperm.cli.inputs import Json, SmilesColumn, Symmetrise, read_file
+from softperm.files import CSVWriter
 
 PICTURED = 5  # hits beside a query in a picture
 
@@ -86,7 +86,7 @@ def search(
 
 def _csv(ids: Any, results: list[Any]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = CSVWriter(text)
     writer.writerow(["query", "rank", "hit", "distance", "lower_bound", "proven"])
     for query, result in zip(ids, results, strict=True):
         for rank, hit in enumerate((*result.hits, *result.undecided), start=1):

@@ -13,8 +13,11 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import cast
 
+from softperm.files import size_limit
+
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
 _BLOCK = 1 << 22
+LARGEST = "SOFTPERM_MAX_FILE"  # bytes of a file that is read as a whole, 1 GiB by default
 
 
 class Archive:
@@ -90,6 +93,15 @@ class Archive:
             return Path(entry).stat().st_size
         return self._zip.getinfo(entry).file_size
 
+    def check_size(self, name: str) -> None:
+        """Raise ValueError if a file is too large to be read as a whole: it may be an attack."""
+        limit = size_limit(LARGEST, 1 << 30)
+        if self.size(name) > limit:
+            raise ValueError(
+                f"{self.path}: {name} has {self.size(name):,} bytes unpacked, more than the "
+                f"{limit:,} that are read at once; set {LARGEST} to allow more"
+            )
+
     @contextmanager
     def reading(self, name: str) -> Iterator[BufferedReader]:
         """A buffered stream over one file's bytes; damage that reading meets is a ``ValueError``.
@@ -146,9 +158,11 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 def _inside(path: Path, name: str) -> str:
     """The entry's path with doubled slashes removed; an entry that leaves the folder is refused."""
     posix = PurePosixPath(name.replace("\\", "/"))
-    if posix.is_absolute() or ".." in posix.parts or ":" in name.split("/")[0]:
+    outside = posix.is_absolute() or ".." in posix.parts or ":" in name.split("/")[0]
+    if outside or not posix.parts or "\0" in name:
         raise ValueError(
-            f"{path}: entry {name!r} points outside the archive's folder; do not use this archive"
+            f"{path}: entry {name!r} is no file inside the archive's folder; do not use this "
+            "archive"
         )
     return posix.as_posix()
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from softperm.pyg import Data
 
 
+LONGEST = 100_000  # characters of SMILES
+
+
 def from_smiles(smiles: str, *, explicit_hydrogens: bool = False) -> Data:
     """A molecule as a canonical graph: atoms are vertices, bonds are edges.
 
@@ -93,6 +96,11 @@ def parse_smiles(smiles: str, *, any_aromaticity: bool = False) -> Mol:
     from rdkit.rdBase import BlockLogs
 
     text = smiles.strip()
+    if len(text) > LONGEST:
+        raise ValueError(
+            f"its SMILES has {len(text):,} characters; at most {LONGEST:,} are read, because the "
+            "time of RDKit grows with their square"
+        )
     one_word = bool(text) and not any(map(str.isspace, text))
     with BlockLogs():  # RDKit logs its errors on stderr; the exceptions below say the same
         mol = chem.MolFromSmiles(text) if one_word else None

@@ -24,13 +24,14 @@ from softperm.distance.costs import Frobenius, Model
 from softperm.distance.exact import EFFORT, LARGEST, as_result, check_time_limit, solve
 from softperm.distance.pairs import Packed, pack, pair_of
 from softperm.distance.symmetry import representatives
-from softperm.files import write_atomically
+from softperm.files import seal, unseal, write_atomically
 from softperm.jit import kernel
 from softperm.parallel import cores, thread_pool
 from softperm.progress import Report, progress_bars
 
 TASK_WORK = 1 << 14  # pairs of one task times their squared vertices; tens of milliseconds
 SAVE_SECONDS = 10.0  # between two checkpoints
+_HEADER = b"softperm pairs 3\n"
 REPORT_SECONDS = 1.0  # between two progress reports while no pair finishes
 
 
@@ -196,7 +197,7 @@ def save(path: Path, table: PairTable, digest: str) -> None:
     """
     content = io.BytesIO()
     np.savez_compressed(content, mark=np.array(digest), **vars(table))
-    write_atomically(path, content.getvalue())
+    write_atomically(path, seal(_HEADER, content.getvalue()))
 
 
 def load(path: Path, pairs: int, digest: str) -> PairTable:
@@ -216,13 +217,17 @@ def load(path: Path, pairs: int, digest: str) -> PairTable:
     if not path.exists():
         return PairTable.empty(pairs)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        content = unseal(_HEADER, path.read_bytes())
+        if content is None:
+            raise ValueError("damaged, or of another program or version")
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             stored = {key: archive[key] for key in archive.files}
         table = PairTable(**{key: stored[key] for key in PairTable.__dataclass_fields__})
         stored_digest = str(stored["mark"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"checkpoint {path} is not a file of distances; remove it or choose another path"
+            f"checkpoint {path} is not a file of distances ({error}); remove it or choose another "
+            "path"
         ) from None
     if stored_digest != digest or table.distance.shape != (pairs,):
         raise ValueError(

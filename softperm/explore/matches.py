@@ -12,6 +12,7 @@ from jaxtyping import Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from softperm.explore.plots import plain_text
 from softperm.pyg import Data
 
 UNMATCHED, DISAGREEING, AGREEING = "#dddddd", "#d62728", "#888888"
@@ -39,13 +40,13 @@ def draw_matches(
     colours = matplotlib.colormaps["hsv"](np.linspace(0, 0.92, max(query.num_nodes or 0, 1)))
     every = {v: colours[v] for v in range(query.num_nodes or 0)}
     _draw(axes[0], query, place, every, set())
-    axes[0].set_title(title, fontsize=8)
+    axes[0].set_title(plain_text(title), fontsize=8)
     for axis, (graph, caption, matching) in zip(axes[1:], hits, strict=True):
         back = {int(v): int(u) for u, v in matching}
         fixed = {v: place[u] for v, u in back.items()}
         colour = {v: every[u] for v, u in back.items()}
         _draw(axis, graph, _layout(graph, fixed), colour, _disagreeing(graph, query, back))
-        axis.set_title(caption, fontsize=8)
+        axis.set_title(plain_text(caption), fontsize=8)
     return figure
 
 
@@ -109,7 +110,9 @@ def _draw(
         x, y = place[v]
         axis.scatter(x, y, s=110, color=[colour.get(v, UNMATCHED)], edgecolor="black", zorder=2)
         if labels is not None:
-            axis.text(x, y, str(labels[v]), ha="center", va="center", fontsize=6, zorder=3)
+            axis.text(
+                x, y, plain_text(str(labels[v])), ha="center", va="center", fontsize=6, zorder=3
+            )
     axis.set_aspect("equal", adjustable="datalim")
     axis.margins(0.15)
     axis.set_axis_off()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,23 @@ from softperm.training.tasks import Task
 
 WIDE = 50
 """Ratio of the largest to the smallest value above which an axis is logarithmic."""
+
+
+def plain_text(text: str) -> str:
+    """Text that Matplotlib does not read as a formula; SMILES and names of files may have a $."""
+    return text.replace("$", r"\$")
+
+
+@contextmanager
+def drawing(what: str) -> Iterator[None]:
+    """Warns if a picture cannot be drawn: results do not depend on it. A full disk is an error."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # of Matplotlib, of any kind
+        detail = " ".join(str(error).split())[:200]
+        warnings.warn(f"{what} could not be drawn ({type(error).__name__}: {detail})", stacklevel=3)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -94,8 +113,7 @@ def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figu
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no vertex 2.5
         axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         figure.colorbar(image, ax=axis, shrink=0.8)
-    plain = title.replace("$", r"\$")  # not the beginning of a formula, though SMILES may have it
-    figure.suptitle(f"{plain} ({n} vertices, {p} latent vertices)".strip())
+    figure.suptitle(f"{plain_text(title)} ({n} vertices, {p} latent vertices)".strip())
     return figure
 
 

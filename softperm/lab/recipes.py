@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -111,12 +111,21 @@ def grid_points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> l
     >>> grid_points({"P": [1, 2, 3, 4, 5]}, most=2)
     [{'P': 1}, {'P': 5}]
     """
-    every = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    if most is None or len(every) <= most:
-        return every
-    if most == 1:
-        return every[:1]
-    return [every[k * (len(every) - 1) // (most - 1)] for k in range(most)]
+    count = math.prod(map(len, grid.values()))
+    if most is None or count <= most:
+        places: Iterable[int] = range(count)
+    else:
+        places = (k * (count - 1) // max(most - 1, 1) for k in range(most))
+    return [_grid_point(grid, place) for place in places]
+
+
+def _grid_point(grid: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
+    """The point at one place of a grid, without the others."""
+    point: dict[str, Any] = dict.fromkeys(grid)  # in the order of the grid
+    for name in reversed(list(grid)):
+        place, k = divmod(place, len(grid[name]))
+        point[name] = grid[name][k]
+    return point
 
 
 def recipe_names() -> list[str]:
@@ -170,7 +179,7 @@ _IS = {
     "a list of names": lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v),
     "a table": _is_table,
     "text": lambda v: isinstance(v, str),
-    "a whole number": lambda v: type(v) is int,
+    "a whole number": lambda v: type(v) is int and abs(v) < 2**63,
     "true or false": lambda v: isinstance(v, bool),
 }
 
@@ -220,5 +229,5 @@ def _find(name: str) -> Path:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:  # TOMLDecodeError is a ValueError
         raise ValueError(f"{path} cannot be read as a recipe: {problem}") from None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from softperm.data.datasets.catalogue import known_names
-from softperm.explore.plots import log_where_wide
-from softperm.files import write_atomically
+from softperm.explore.plots import drawing, log_where_wide, plain_text
+from softperm.files import CSVWriter, write_atomically
 from softperm.lab.recipes import quoted
 from softperm.lab.records import Record
 from softperm.lab.systems import find_system, system_names
@@ -55,11 +55,14 @@ def write_report(
     }
     for name, content in texts.values():
         write_atomically(folder / name, content.encode())
-    drawn = {dataset: training_curves(group) for dataset, group in _by_dataset(cells).items()}
-    for dataset, figure in drawn.items():
-        if figure is not None:
-            save_small_png(figure, folder / f"curves-{dataset}.png")
-            figure.savefig(folder / f"curves-{dataset}.svg")
+    drawn: dict[str, Figure | None] = {}
+    for dataset, group in _by_dataset(cells).items():
+        with drawing(f"the training curves of {dataset}"):
+            figure = training_curves(group)
+            if figure is not None:
+                save_small_png(figure, folder / f"curves-{dataset}.png")
+                figure.savefig(folder / f"curves-{dataset}.svg")
+            drawn[dataset] = figure
     _page(cells, drawn, title, missing).save(folder / "report.html")
     paths = {form: folder / name for form, (name, _) in texts.items()}
     return {**paths, "html": folder / "report.html"}
@@ -195,9 +198,9 @@ def _p_value(p: float) -> str:
 
 def markdown(cells: Sequence[Cell], title: str, missing: Sequence[str] = ()) -> str:
     """The report as Markdown."""
-    parts = [f"# {title}", _caption(cells), _pipes(grid(cells))]
+    parts = [f"# {_TAG.sub('&lt;', title)}", _caption(cells), _pipes(grid(cells))]
     if missing:
-        parts.append(f"Not in the tables: {'; '.join(missing)}.")
+        parts.append(f"Not in the tables: {_TAG.sub('&lt;', '; '.join(missing))}.")
     parts.append(_pipes(details(cells)))
     if compared := tests(cells):
         parts.append("Paired tests over folds, p-values not corrected for the number of tests:")
@@ -220,7 +223,7 @@ def latex(cells: Sequence[Cell]) -> str:
 def as_csv(cells: Sequence[Cell]) -> str:
     """A row for each dataset, system and fold, in full precision."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = CSVWriter(text)
     writer.writerow(["dataset", "model", "metric", "fold", "score", "runs", "source"])
     for cell in cells:
         what = (cell.dataset, cell.model, cell.metric)
@@ -291,7 +294,15 @@ def _by_dataset(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 def _pipes(rows: Sequence[Mapping[str, str]]) -> str:
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_in_markdown, line)) + " |" for line in lines)
+
+
+def _in_markdown(text: str) -> str:
+    """Text of a cell without separators, line ends and tags."""
+    return _TAG.sub("&lt;", " ".join(text.split("\n"))).replace("|", "\\|")
+
+
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def _tex(text: str) -> str:
@@ -333,11 +344,13 @@ def training_curves(cells: Sequence[Cell]) -> Figure | None:
             table = factor * np.array(list(zip_longest(*rows)), dtype=float).T  # (runs, epochs)
             defined = np.isfinite(table).any(0)
             table, epochs = table[:, defined], np.flatnonzero(defined) + 1
-            axis.plot(epochs, np.nanmean(table, 0), dashes, color=color, label=cell.title)
+            axis.plot(
+                epochs, np.nanmean(table, 0), dashes, color=color, label=plain_text(cell.title)
+            )
             if few and defined.any():
                 low, high = np.nanquantile(table, [0.25, 0.75], axis=0)
                 axis.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
-            axis.set(xlabel="epoch", ylabel=f"validation {label}", title=cell.dataset)
+            axis.set(xlabel="epoch", ylabel=f"validation {label}", title=plain_text(cell.dataset))
     for axis in axes:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         log_where_wide(axis)

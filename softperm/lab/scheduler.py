@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +21,7 @@ from softperm.progress import Report
 from softperm.training.loop import interruptible
 
 OnEpoch = Callable[[Job, int], None]
+POLL_SECONDS = 5.0  # between two checks whether a cluster is still there
 _OUT_OF_MEMORY = "out of memory: lower --stack, or --abreast (4 by default on a GPU)"
 
 
@@ -265,7 +268,8 @@ class RayExecutor:
     Attributes:
         device: where a worker trains; with ``cuda`` each job reserves a whole GPU, the only one
             that its worker sees.
-        address: address of the cluster; None for that of the environment, else this machine.
+        address: address of the cluster; None for ``RAY_ADDRESS``, or else a cluster of its own on
+            this machine, whatever other cluster runs here.
         retries: number of further attempts.
     """
 
@@ -281,7 +285,15 @@ class RayExecutor:
         from ray.exceptions import RayError
 
         if not ray.is_initialized():
-            ray.init(address=self.address, log_to_driver=False)
+            address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+            try:
+                ray.init(address=address, log_to_driver=False)
+            except (RayError, ConnectionError, ValueError, RuntimeError) as error:
+                raise ConnectionError(
+                    f"no Ray cluster answers at {address}: {_one_line(error)[:200]}"
+                ) from None
+        cluster = ray.get_runtime_context().gcs_address
+        logging.getLogger("softperm").info("training on the Ray cluster at %s", cluster)
         threads = torch.get_num_threads()  # equal everywhere, so that sums are rounded equally
         _check_cpus(ray, threads)
         kind = torch.device(self.device).type
@@ -290,14 +302,32 @@ class RayExecutor:
         shared = ray.put(data)
         waiting = {remote.remote(job, shared, kind, threads): job for job in jobs}
         while waiting:
-            (ready,), _ = ray.wait(list(waiting), num_returns=1)
-            job = waiting.pop(ready)
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL_SECONDS)
+            if not ready:
+                _check_reachable(cluster)
+                continue
+            job = waiting.pop(ready[0])
             try:
-                outcome = ray.get(ready)
+                outcome = ray.get(ready[0])
             except RayError as error:
+                _check_reachable(cluster)
                 outcome = Outcome(job, error=_one_line(error)[:300])
-            on_epoch(job, job.epochs // len(job.runs))
+            if not outcome.error:
+                on_epoch(job, job.epochs // len(job.runs))
             yield outcome
+
+
+def _check_reachable(cluster: str) -> None:
+    """Raises ConnectionError if a cluster is gone; Ray would end this process without a word."""
+    host, _, port = cluster.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=POLL_SECONDS):
+            return
+    except OSError as error:
+        raise ConnectionError(
+            f"the Ray cluster at {cluster} is gone ({error.strerror or error}): the same command "
+            "resumes on another one"
+        ) from None
 
 
 def _check_cpus(ray, threads: int) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 
 import torch
 
-from softperm.files import write_atomically
+from softperm.files import seal, unseal, write_atomically
 
 _HEADER = b"softperm checkpoint 4\n"
-_DIGEST = hashlib.sha256().digest_size
 
 
 class CheckpointError(ValueError):
@@ -31,8 +29,7 @@ def write_checkpoint(path: Path, fingerprint: str, state: dict) -> None:
     """
     content = io.BytesIO()
     torch.save({"fingerprint": fingerprint, "state": state}, content)
-    body = content.getvalue()
-    write_atomically(path, _HEADER + hashlib.sha256(body).digest() + body)
+    write_atomically(path, seal(_HEADER, content.getvalue()))
 
 
 def read_checkpoint(path: Path, fingerprint: str | None) -> dict | None:
@@ -49,25 +46,26 @@ def read_checkpoint(path: Path, fingerprint: str | None) -> dict | None:
         CheckpointError: the file is damaged, or belongs to another training.
     """
     try:
-        content = path.read_bytes()
+        body = unseal(_HEADER, path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as problem:
         raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from None
-    start = len(_HEADER) + _DIGEST
-    header, digest, body = content[: len(_HEADER)], content[len(_HEADER) : start], content[start:]
-    if header != _HEADER or hashlib.sha256(body).digest() != digest:
+    if body is None:
         raise CheckpointError(
             f"{path} is damaged, or a checkpoint of another version: delete it to start again"
         )
     try:
         content = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        owner, state = content["fingerprint"], content["state"]
+        if not isinstance(state, dict):
+            raise TypeError(f"its state is a {type(state).__name__}")
     except Exception as problem:  # of many kinds, for a file of another program
         detail = " ".join(str(problem).split())[:200]
         raise CheckpointError(f"{path} is no checkpoint ({detail}): delete it") from None
-    if fingerprint is not None and content["fingerprint"] != fingerprint:
+    if fingerprint is not None and owner != fingerprint:
         raise CheckpointError(
             f"{path} belongs to a training with other data or settings: "
             "delete it, or choose another folder"
         )
-    return content["state"]
+    return state

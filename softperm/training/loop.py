@@ -35,8 +35,10 @@ from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.nn.model import evaluating
+from softperm.nn.settings import ModelConfig
+from softperm.settings import defaults
 from softperm.training.batching import BatchLoader, Examples, MiniBatch, epoch_order
-from softperm.training.checkpoints import read_checkpoint, write_checkpoint
+from softperm.training.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from softperm.training.cuda_graphs import CapturedGradients, CapturedOutputs
 from softperm.training.devices import (
     Fabric,
@@ -332,7 +334,20 @@ class Training(ABC):
         if checkpoint is not None:
             state = from_first(self.processes, lambda: read_checkpoint(checkpoint, fingerprint))
             if state is not None:
-                self.restore(state)
+                try:
+                    self.restore(state)
+                except (
+                    LookupError,
+                    TypeError,
+                    ValueError,
+                    AttributeError,
+                    RuntimeError,
+                ) as problem:
+                    detail = " ".join(str(problem).split())[:200]
+                    raise CheckpointError(
+                        f"{checkpoint} holds another kind of state ({type(problem).__name__}: "
+                        f"{detail}): delete it to start again"
+                    ) from problem
         self.control = Control(self.processes, interrupted, self.config.max_time)
         self.resumable = checkpoint is not None
 
@@ -472,10 +487,21 @@ class OneModel(Training):
             words = str(problem).lower()
             if isinstance(problem, RuntimeError) and not any(w in words for w in _NO_MEMORY):
                 raise
-            raise MemoryError(
-                f"out of memory in {self.place}: lower batch_size (now {self.config.batch_size}) "
-                f"or raise accumulate (now {self.config.accumulate})"
-            ) from None
+            raise MemoryError(f"out of memory in {self.place}: {self._memory_advice()}") from None
+
+    def _memory_advice(self) -> str:
+        """Which setting to change: the one that is the furthest above its default."""
+        batch = f"batch_size (now {self.config.batch_size})"
+        values = {"batch_size": self.config.batch_size}
+        usual = defaults(TrainingConfig)
+        if isinstance(config := getattr(self.model, "config", None), ModelConfig):
+            sizes = ("iterations", "latent_vertices", "hidden", "permutation_heads", "powers")
+            values |= {name: getattr(config, name) for name in sizes}
+            usual |= defaults(ModelConfig)
+        blamed = max(values, key=lambda name: values[name] / usual[name])
+        if blamed == "batch_size" or values[blamed] <= usual[blamed]:
+            return f"lower {batch} or raise accumulate (now {self.config.accumulate})"
+        return f"lower {blamed} (now {values[blamed]}, {usual[blamed]} by default) or {batch}"
 
     def _train_epoch(self, save: Callable[[], None]) -> bool:
         if self.gradients is None and self._capturable():

@@ -70,7 +70,8 @@ class TrainingConfig(Settings):
         group="Training",
     )
     seed: int = setting(
-        0, "Seed of parameters and mini-batches: same seed, same numbers.", at_least=0,
+        0, "Seed of parameters and mini-batches: same seed and number of threads, same numbers.",
+        at_least=0,
         group="Training",
     )  # fmt: skip
     accumulate: int = setting(

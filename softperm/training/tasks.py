@@ -384,6 +384,9 @@ def target_array(y: Any, count: int) -> np.ndarray:
         as_given = np.asarray(y, dtype=object)
         if not all(isinstance(value, str) for value in as_given.ravel()):
             values = as_given
+        for index, value in enumerate(as_given):
+            if isinstance(value, str) and "\0" in value:  # NumPy drops it at the end of a string
+                raise GraphError(index, f"its class {value!r} has the character NUL; remove it")
     if values.ndim not in (1, 2):
         raise ValueError(f"y must have one or two axes; got shape {values.shape}")
     if len(values) != count:

@@ -65,6 +65,8 @@ def test_a_killed_workers_stack_is_tried_again_and_gives_the_same(cluster, tmp_p
 class FakeRay:
     """Notes what a task asks for, and does it at once."""
 
+    address = "127.0.0.1:1"
+
     def __init__(self) -> None:
         self.asked, self.jobs, self.devices, self.threads = {}, {}, [], []
 
@@ -88,8 +90,11 @@ class FakeRay:
     def put(self, thing):
         return thing
 
-    def wait(self, waiting, num_returns):
+    def wait(self, waiting, num_returns, timeout):
         return waiting[:1], waiting[1:]
+
+    def get_runtime_context(self):
+        return SimpleNamespace(gcs_address=self.address)
 
     def get(self, name):
         return Outcome(self.jobs[name])
@@ -120,3 +125,51 @@ def test_a_worker_reserves_a_cpu_for_each_of_its_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(scheduler.torch, "get_num_threads", lambda: 8)
     with pytest.raises(ValueError, match=r"8 threads, but the largest machine .* offers 4 CPUs"):
         list(RayExecutor().run(jobs, small_data(), tmp_path, lambda job, epoch: None))
+
+
+class NewRay(FakeRay):
+    """A Ray that is not connected yet."""
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, address, log_to_driver):
+        self.address = address
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "used"),
+    [(None, "", "local"), (None, "10.0.0.1:6379", "10.0.0.1:6379"), ("auto", "10.0.0.1:1", "auto")],
+)
+def test_only_a_named_cluster_is_joined(given, environment, used, tmp_path, monkeypatch, caplog):
+    fake = NewRay()
+    monkeypatch.setattr(scheduler, "_import_ray", lambda: fake)
+    monkeypatch.setenv("RAY_ADDRESS", environment)
+    jobs = selection_jobs(small_data(), contender(), PROTOCOL)[:1]
+    with caplog.at_level("INFO", "softperm"):
+        list(RayExecutor(address=given).run(jobs, small_data(), tmp_path, lambda *_: None))
+    assert fake.address == used
+    assert caplog.messages == [f"training on the Ray cluster at {used}"]
+
+
+def test_a_cluster_that_goes_away_is_said(tmp_path, monkeypatch):
+    class GoneRay(FakeRay):
+        def wait(self, waiting, num_returns, timeout):
+            return [], waiting
+
+    monkeypatch.setattr(scheduler, "_import_ray", GoneRay)
+    jobs = selection_jobs(small_data(), contender(), PROTOCOL)
+    with pytest.raises(ConnectionError, match=r"cluster at 127\.0\.0\.1:1 is gone .* resumes"):
+        list(RayExecutor().run(jobs, small_data(), tmp_path, lambda *_: None))
+
+
+def test_a_failed_job_is_no_progress(tmp_path, monkeypatch):
+    class FailingRay(FakeRay):
+        def get(self, name):
+            return Outcome(self.jobs[name], error="diverged")
+
+    monkeypatch.setattr(scheduler, "_import_ray", FailingRay)
+    jobs, epochs = selection_jobs(small_data(), contender(), PROTOCOL), []
+    done = RayExecutor().run(jobs, small_data(), tmp_path, lambda job, epoch: epochs.append(epoch))
+    assert {outcome.error for outcome in done} == {"diverged"}
+    assert epochs == []

@@ -203,3 +203,42 @@ def test_shares_are_drawn_in_per_cent():
     assert figure is not None
     assert figure.axes[1].get_ylabel() == "validation accuracy, %"
     np.testing.assert_allclose(np.asarray(figure.axes[1].get_lines()[0].get_ydata()), [50, 75])
+
+
+CURVE = {name: [0.5, 0.25] for name in ("train_loss", "validation_loss", "validation_score")}
+
+
+def named(dataset: str) -> list:
+    """Records of a dataset with any name, with curves."""
+    return [replace(r, run=replace(r.run, dataset=dataset), curve=CURVE) for r in table(SCORES)]
+
+
+@pytest.mark.parametrize("name", ["cost_$5_vs_$6", "$\\frac{", "_hidden", "x^{2", "100%"])
+def test_a_name_is_never_a_formula(name, tmp_path):
+    write_report(named(name), tmp_path, "A table")
+    assert (tmp_path / f"curves-{name}.png").stat().st_size > 1000
+
+
+def test_a_failed_picture_does_not_cost_the_report(tmp_path, monkeypatch):
+    def fail(cells):
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr(report, "training_curves", fail)
+    with pytest.warns(UserWarning, match="curves of MUTAG could not be drawn .RuntimeError: no f"):
+        write_report(RECORDS, tmp_path, "A table")
+    assert "π-GNN" in (tmp_path / "report.html").read_text()
+
+
+def test_markdown_escapes_separators_and_tags():
+    text = markdown(cells_of(named("a|b<script>")), "<b>bold</b>", ["<i>x"])
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "<i>" not in text
+    (head,) = [line for line in text.splitlines() if line.startswith("|  |")]
+    assert head == "|  | a\\|b&lt;script> |"
+
+
+def test_names_in_tables_are_no_formulas_of_spreadsheets(tmp_path):
+    write_report(named("=cmd()"), tmp_path, "A table")
+    rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
+    assert {row["dataset"] for row in rows} == {"'=cmd()"}

@@ -1,12 +1,14 @@
 """Checkpoints: what was written comes back, damage never does."""
 
 import errno
+import io
 import os
 import pickle
 
 import pytest
 import torch
 
+from softperm.files import seal
 from softperm.training.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 
 STATE = {
@@ -46,6 +48,16 @@ def test_no_checkpoint_is_a_beginning(tmp_path):
 
 def test_a_checkpoint_of_another_training_is_refused(place):
     refused(place, "belongs to a training with other data or settings: delete it", "abd")
+
+
+@pytest.mark.parametrize(
+    "content", [[1, 2], {"fingerprint": "abc"}, "text", {"fingerprint": "abc", "state": [1]}]
+)
+def test_a_checkpoint_with_content_of_another_kind_is_refused(content, place):
+    body = io.BytesIO()
+    torch.save(content, body)
+    place.write_bytes(seal(b"softperm checkpoint 4\n", body.getvalue()))
+    refused(place, "is no checkpoint")
 
 
 def test_a_checkpoint_cut_short_anywhere_is_refused(place):

@@ -306,6 +306,17 @@ def test_running_out_of_memory_says_what_to_lower(problem, monkeypatch):
     assert "(now 4) or raise accumulate (now 1)" in str(e.value)
 
 
+def test_running_out_of_memory_names_the_setting_to_blame(monkeypatch):
+    def full(self, part, mini_batches):
+        raise MemoryError
+
+    monkeypatch.setattr(OneModel, "_train_step", full)
+    model = network()
+    model.config = replace(model.config, iterations=100_000)
+    with pytest.raises(MemoryError, match=r"lower iterations \(now 100000, 100 by default\) or"):
+        trained(model=model)
+
+
 def test_another_runtime_error_passes(monkeypatch):
     def wrong(self, part, mini_batches):
         raise RuntimeError("a shape is wrong")

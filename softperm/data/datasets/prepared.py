@@ -11,7 +11,9 @@ and inode of each file, so that later openings verify only what has changed sinc
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import mmap
 import os
 import platform
@@ -183,8 +185,7 @@ class _ArrayFile:
         self.path, self.dtype, self.row_shape = path, dtype.newbyteorder("<"), row_shape
         self.rows, self.digest = 0, hashlib.sha256()
         self.out = path.open("wb")
-        self._write_header()
-        self._header_size = self.out.tell()
+        self._header_size = self.out.write(_header((0, *row_shape), self.dtype))
 
     def append(self, rows: np.ndarray) -> None:
         rows = np.ascontiguousarray(rows, dtype=self.dtype)
@@ -202,19 +203,14 @@ class _ArrayFile:
 
     def finish(self) -> None:
         self.out.seek(0)
-        self._write_header()
-        assert self.out.tell() == self._header_size
+        written = self.out.write(_header((self.rows, *self.row_shape), self.dtype))
+        assert written == self._header_size
         _flush_to_disk(self.out)
         self.out.close()
 
     def _write(self, data: bytes | memoryview) -> None:
         self.digest.update(data)
         self.out.write(data)
-
-    def _write_header(self) -> None:
-        shape = (self.rows, *self.row_shape)
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self.out, header)
 
 
 def open_prepared(folder: Path, verify: bool = True) -> Prepared:
@@ -333,18 +329,27 @@ def _map_array(path: Path, entry: Mapping[str, Any], status: list[str]) -> np.nd
     the memory it may promise: then a file larger than memory and swap cannot be opened. Mapping the
     file with MAP_NORESERVE has neither problem.
     """
+    shape, dtype = tuple(entry["shape"]), np.dtype(entry["dtype"])
+    header = _header(shape, dtype)
+    start = len(header)
     with path.open("rb") as stream:
-        np.lib.format.read_magic(stream)
-        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-        start, stat = stream.tell(), os.fstat(stream.fileno())
-        size = stat.st_size
-        if (dtype.str, list(shape), fortran_order) != (entry["dtype"], entry["shape"], False):
+        stat = os.fstat(stream.fileno())
+        if stream.read(start) != header:
             raise ValueError(f"{path.name} is another array than the manifest describes")
-        if size != start + dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
+        if stat.st_size != start + dtype.itemsize * math.prod(shape):
             raise ValueError(f"{path.name} is cut short")
         times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"
-        status.append(f"{entry['sha256']} {size} {times} {stat.st_ino}")
-        return np.ndarray(shape, dtype, buffer=_map_file(stream.fileno(), size), offset=start)
+        status.append(f"{entry['sha256']} {stat.st_size} {times} {stat.st_ino}")
+        buffer = _map_file(stream.fileno(), stat.st_size)
+        return np.ndarray(shape, dtype, buffer=buffer, offset=start)
+
+
+def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """The beginning of a ``.npy`` file."""
+    out = io.BytesIO()
+    about = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, about)
+    return out.getvalue()
 
 
 def _map_file(descriptor: int, size: int) -> mmap.mmap:

@@ -75,7 +75,14 @@ def read_folds(path: Path, graphs: int) -> Folds:
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
         splits = tuple(_parse_fold(fold) for fold in listed)
-    except (ValueError, KeyError, TypeError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        RuntimeError,
+    ) as error:
         raise ValueError(
             f"{path}: expected a list of folds {{test, model_selection: [{{train, validation}}]}} "
             f"({type(error).__name__}: {error}); get or draw the splits again"

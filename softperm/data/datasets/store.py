@@ -146,7 +146,7 @@ def is_unchanged(path: Path) -> bool:
     """Whether a downloaded file still has the SHA-256 that was recorded after the download."""
     try:
         return json.loads(record_of(path).read_text())["sha256"] == file_digest(path)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -263,7 +263,7 @@ def _left_over(url: str, part: Path, note: Path) -> tuple[int, str]:
         record = json.loads(note.read_text())
         if record["url"] == url and record["version"]:
             return part.stat().st_size, record["version"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return 0, ""
 

@@ -114,5 +114,8 @@ def read_graphs(
     columns = {name: [record.targets.get(name) for record in records] for name in present}
     if cells:
         columns = {name: parse_cells([str(c) for c in column]) for name, column in columns.items()}
-    targets = {name: as_column(column) for name, column in columns.items()}
+    try:
+        targets = {name: as_column(column) for name, column in columns.items()}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     return GraphFile(graphs, targets, stem(path), ids, classes, column_names(removed))

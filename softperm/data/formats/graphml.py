@@ -55,7 +55,7 @@ def _parse(stream: BufferedIOBase) -> tuple[RawGraph, dict[str, Any]]:
     """The graph of a file and its targets."""
     try:
         root = ElementTree.parse(stream).getroot()
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # or of an odd encoding
         raise ValueError(f"it is not well-formed XML: {error}") from None
     graphs = [child for child in root if _tag(child) == "graph"]
     if _tag(root) != "graphml" or len(graphs) != 1:
@@ -215,9 +215,10 @@ def _data(element: ElementTree.Element, keys: list[_Key]) -> dict[str, Any]:
         try:
             value = key.parse(text)
             data[key.name] = _vector(value) if key.name == "x" else value
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
+            shown = text if len(text) < 60 else f"{text[:60]}…"
             raise ValueError(
-                f"{key.name} of {_tag(element)} {element.get('id', '')} is {text!r}, which is not "
+                f"{key.name} of {_tag(element)} {element.get('id', '')} is {shown!r}, which is not "
                 f"of the type that the file declares"
             ) from None
     return data

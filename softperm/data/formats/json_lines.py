@@ -45,12 +45,24 @@ def json_records(
 def _parse(line: bytes) -> tuple[RawGraph, dict[str, Target]]:
     text = line.decode()
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_unique)
+        if "\\ud" in text.lower():  # half of a surrogate pair is no text
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}; write one graph per line") from None
     if not isinstance(content, dict):
         raise ValueError("it is not a node-link graph; expected an object with 'nodes'")
     return node_link_graph(content), _targets(content)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; ValueError if a key stands there twice, of which only one would count."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for k, name in enumerate(names) if name in names[:k])
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return content
 
 
 def node_link_graph(content: dict[str, Any]) -> RawGraph:

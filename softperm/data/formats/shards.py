@@ -32,12 +32,13 @@ from softperm.data.formats.tu import read_tu_graphs
 from softperm.data.graphs import read_data
 from softperm.data.molecules import raw_graph_from_smiles
 from softperm.errors import GraphError
+from softperm.files import size_limit
 from softperm.parallel import batches
 from softperm.pyg import Data
 
 ROWS = 1 << 14  # rows of a shard
 BYTES = 1 << 24  # text after which a shard ends, however few its rows
-MAX_LINE = 1 << 26  # bytes of a line
+LONGEST_LINE = "SOFTPERM_MAX_LINE"  # bytes of a line, 64 MiB by default
 
 _TABLES, _LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
 _KNOWN = (
@@ -172,6 +173,8 @@ def _parts(
     if graphml and isinstance(source, Archive):
         beside = source.find("targets.csv")
         table = None
+        for name in (*graphml, *filter(None, [beside])):
+            source.check_size(name)
         if beside is not None:
             with source.open(beside) as stream:
                 table = io.StringIO(stream.read().decode("utf-8-sig"), newline="")
@@ -201,8 +204,8 @@ def _parts(
                 stream = _decompress(raw, name, files)
                 options = {"cells": kinds == {"table"}}
                 if kinds == {"table"}:
-                    first = stream.readline(MAX_LINE).decode("utf-8-sig")
-                    table = Table.of(first, name, **columns)
+                    first = b"".join(_lines(stream, name, 1, once=True))
+                    table = Table.of(first.decode("utf-8-sig"), name, **columns)
                     if header is not None and table.header != header:
                         raise ValueError(
                             f"{path}: {name} has the columns {', '.join(table.header)}, but "
@@ -230,12 +233,7 @@ def _cut(
     """Cuts a text after so many lines, but not within a quoted cell of a table."""
     lines: list[bytes] = []
     size = opened = 0
-    for line in iter(partial(stream.readline, MAX_LINE + 1), b""):
-        if len(line) > MAX_LINE:
-            raise ValueError(
-                f"{name} line {first + len(lines)} is longer than {MAX_LINE >> 20} MB; expected "
-                "one graph per line"
-            )
+    for line in _lines(stream, name, first):
         if not lines and first == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
         lines.append(line)
@@ -250,6 +248,20 @@ def _cut(
             lines, size, opened = [], 0, 0
     if lines:
         yield partial(read, first, b"".join(lines))
+
+
+def _lines(stream: BufferedIOBase, name: str, first: int, once: bool = False) -> Iterator[bytes]:
+    """The lines of a text, or the next one; a line without end is refused."""
+    limit = size_limit(LONGEST_LINE, 1 << 26)
+    for number, line in enumerate(iter(partial(stream.readline, limit + 1), b""), start=first):
+        if len(line) > limit:
+            raise ValueError(
+                f"{name} line {number} is longer than {limit:,} bytes; expected one graph per "
+                f"line, or set {LONGEST_LINE} to allow more"
+            )
+        yield line
+        if once:
+            return
 
 
 def _decompress(stream: BufferedIOBase, name: str, stack: ExitStack) -> BufferedIOBase:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import TextIOBase
 
@@ -129,9 +130,9 @@ def read_header(line: str, name: str) -> tuple[list[str], str]:
         raise ValueError(f"{name} has no header line; expected the names of its columns first")
     delimiter = max(",;\t", key=line.count)
     header = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
-    twice = sorted({column for column in header if header.count(column) > 1})
-    if twice:
-        raise ValueError(f"{name}: column {twice[0]!r} appears twice; rename one of them")
+    column, count = Counter(header).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{name}: column {column!r} appears twice; rename one of them")
     return header, delimiter
 
 
@@ -267,7 +268,16 @@ def as_column(values: Sequence[Target]) -> np.ndarray:
         real = any(isinstance(value, float) for value in given)
         if real or len(set(whole.values())) == len(whole):
             return np.array(floats)
-    return np.array(["" if value is None else str(value) for value in values])
+    strings = ["" if value is None else str(value) for value in values]
+    check_text(strings)
+    return np.array(strings)
+
+
+def check_text(strings: Iterable[str]) -> None:
+    """Raise ValueError for text with the character NUL: NumPy would drop it and merge values."""
+    for text in strings:
+        if "\0" in text:
+            raise ValueError(f"the value {text[:60]!r} has the character NUL; remove it")
 
 
 def _as_float(value: int | float) -> float:

@@ -241,6 +241,7 @@ def read_numbers(
     Raises:
         ValueError: a line does not hold ``columns`` numbers, or a number does not fit ``dtype``.
     """
+    archive.check_size(member)
     try:
         with archive.reading(member) as stream:
             return _load_text(stream, dtype, columns)

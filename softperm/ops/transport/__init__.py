@@ -31,6 +31,7 @@ Gradient = Literal["auto", "truncated", "implicit"]
 Backend = Literal["fused", "reference"]
 
 GRADIENTS = {"auto": 0, "truncated": 1, "implicit": 2}
+NO_GRADIENT = -1  # within torch.no_grad: the potentials of each iteration are not kept
 
 TOLERANCE = {torch.float64: 1e-13}
 """Default of ``tolerance``, 1e-6 for types that are not listed: what their rounding resolves."""
@@ -224,8 +225,9 @@ def _fused(
     """Solves a problem with the registered operator: plan, iterations used, error."""
     scores, *tensors = vars(problem).values()
     bound = -1 if largest is None else int(largest)
+    way = GRADIENTS[gradient] if torch.is_grad_enabled() else NO_GRADIENT
     plan, _, used, error = sinkhorn_op(
-        scores.contiguous(), *tensors, iterations, float(tolerance), GRADIENTS[gradient], bound
+        scores.contiguous(), *tensors, iterations, float(tolerance), way, bound
     )
     return plan, used, error
 
@@ -408,7 +410,13 @@ _BACKENDS = {"cpu": "softperm.ops.transport.cpu", "gpu": "softperm.ops.transport
 def _forward(device: str, *inputs: Any) -> tuple:
     backend = import_module(_BACKENDS[device])  # Triton needs a GPU to be there
     *tensors, iterations, tolerance, _gradient, largest = inputs
-    return backend.forward(Problem(*tensors), iterations, tolerance, largest)
+    return backend.forward(Problem(*tensors), iterations, tolerance, largest, _kept(*inputs))
+
+
+def _kept(*inputs: Any) -> int:
+    """Number of iterations whose column potentials are kept for the gradient."""
+    *_, iterations, _tolerance, gradient, _largest = inputs
+    return 1 if gradient == NO_GRADIENT else iterations
 
 
 def _backward(device: str, grad_plan: Tensor, *inputs: Any) -> tuple:
@@ -419,11 +427,11 @@ def _backward(device: str, grad_plan: Tensor, *inputs: Any) -> tuple:
 
 
 def _forward_shapes(*inputs: Any) -> tuple:
-    scores, _, _, column_mass, _, _, _, iterations, *_ = inputs
+    scores, _, _, column_mass, *_ = inputs
     m, b, c = column_mass.shape
     return (
         torch.empty_like(scores),
-        scores.new_empty(m, b, iterations, c, dtype=torch.float64),
+        scores.new_empty(m, b, _kept(*inputs), c, dtype=torch.float64),
         scores.new_empty(m, b, dtype=torch.int32),
         scores.new_empty(m, b),
     )

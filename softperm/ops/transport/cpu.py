@@ -79,14 +79,19 @@ ENTRIES_PER_THREAD = 4096
 """Entries of score matrices that are worth the start of one more thread."""
 
 
-def forward(problem: Problem, iterations: int, tolerance: float, largest: int = -1) -> Solution:
-    """Solves all problems; ``largest`` is of use to the GPU only."""
+def forward(
+    problem: Problem, iterations: int, tolerance: float, largest: int, kept: int
+) -> Solution:
+    """Solves all problems; ``largest`` is of use to the GPU only.
+
+    ``kept`` is ``iterations``, or 1 if no gradient is needed: then no potentials are kept.
+    """
     check_values(problem)
     limit = torch.full(problem.column_mass.shape[:2], iterations, dtype=torch.int32)
     dtype = problem.scores.dtype
     noise = NOISE[dtype] if tolerance > 0 else min(tolerance, 0.0)
     fine = FINE[dtype] if tolerance > 0 else 0.0
-    return _solve(_order(problem.ptr), problem, limit, iterations, tolerance, noise, fine)
+    return _solve(_order(problem.ptr), problem, limit, kept, tolerance, noise, fine)
 
 
 def backward(
@@ -139,7 +144,7 @@ def _solve(
     order: np.ndarray,
     problem: Problem,
     limit: Int[Tensor, "M B"],
-    iterations: int,
+    kept: int,
     tolerance: float,
     noise: float,
     fine: float,
@@ -148,7 +153,7 @@ def _solve(
     m, b, c = problem.column_mass.shape
     dtype = problem.scores.dtype
     plan = torch.zeros(problem.scores.shape, dtype=dtype)
-    history = torch.empty(m, b, iterations, c, dtype=torch.float64)
+    history = torch.empty(m, b, kept, c, dtype=torch.float64)
     used = torch.zeros(m, b, dtype=torch.int32)
     error = torch.zeros(m, b, dtype=dtype)
     inputs = map(_array, (*vars(problem).values(), limit))
@@ -520,7 +525,7 @@ def _solve_problem(
             y[:], fine_y[:] = 1.0, 1.0
             rebase(blocks, c, s, base, a, kernel, u, sums, fine_partial)
         for k in range(c):
-            history[used, k] = v[k]
+            history[min(used, len(history) - 1), k] = v[k]
         used += 1
         before = error
         if finely:

@@ -88,7 +88,13 @@ class Layout:
         return self.chip[-1][0] if self.chip else -1
 
 
-def forward(problem: Problem, iterations: int, tolerance: float, largest: int = -1) -> Solution:
+def forward(
+    problem: Problem,
+    iterations: int,
+    tolerance: float,
+    largest: int = -1,
+    kept: int | None = None,
+) -> Solution:
     """Solves all problems.
 
     Args:
@@ -97,6 +103,7 @@ def forward(problem: Problem, iterations: int, tolerance: float, largest: int = 
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
             ``gpu_kernels.judge``).
         largest: upper bound of the number of vertices of a problem; −1 if unknown.
+        kept: 1 if no gradient is needed: then no potentials are kept; by default ``iterations``.
     """
     from softperm.ops.transport.gpu_kernels import forward_chip, forward_stream
 
@@ -105,7 +112,8 @@ def forward(problem: Problem, iterations: int, tolerance: float, largest: int = 
     layout = _layout(problem, largest)
     m, b, c = problem.column_mass.shape
     plan = torch.zeros_like(scores)
-    history = scores.new_empty(m, b, iterations, c, dtype=torch.float64)
+    kept = iterations if kept is None else kept
+    history = scores.new_empty(m, b, kept, c, dtype=torch.float64)
     used = scores.new_empty(m, b, dtype=torch.int32)
     error = scores.new_empty(m, b)
     outputs = (plan, history, used, error)
@@ -115,7 +123,7 @@ def forward(problem: Problem, iterations: int, tolerance: float, largest: int = 
             rows = scores.shape[0] + layout.problems * layout.extra
             potential = scores.new_empty(rows, dtype=torch.float64)
             scratch = (*_scratch(layout, scores, plan), potential)
-        settings = (iterations, float(tolerance))
+        settings = (iterations, kept, float(tolerance))
         launches = [
             *_stream(forward_stream, layout, scores, (*inputs, *outputs, *scratch), settings),
             *_chip(forward_chip, layout, scores, (*inputs, *outputs), settings),

@@ -464,11 +464,11 @@ def replay(
 # done in log space from the scores, which also absorbs the scalings so far into K.
 
 
-@gpu_kernel(do_not_specialize=["B", "P", "iterations", "lower"])
+@gpu_kernel(do_not_specialize=["B", "P", "iterations", "kept", "lower"])
 def forward_chip(
     scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     plan, history, used, error,
-    B, P, iterations, tolerance, lower,
+    B, P, iterations, kept, tolerance, lower,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
@@ -482,15 +482,15 @@ def forward_chip(
         _solve_on_chip(
             scores + start * P, row_mass + start, column_mass + problem * C,
             extra + model * R * C, extra_mass + problem * R, bin_score + model,
-            plan + start * P, history + problem * iterations * C, used + problem, error + problem,
-            n, P, iterations, tolerance, J, N, L, R, BIN, FAST,
+            plan + start * P, history + problem * kept * C, used + problem, error + problem,
+            n, P, iterations, kept, tolerance, J, N, L, R, BIN, FAST,
         )  # fmt: skip
 
 
 @gpu_kernel
 def _solve_on_chip(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
-    n, P, iterations, tolerance,
+    n, P, iterations, kept, tolerance,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
@@ -516,7 +516,7 @@ def _solve_on_chip(
         while going & safe:
             y = y_next
             c = over_rows(k * quotient(a, positive(over_columns(k * y)), FAST))
-            store_columns(history + t * C, v + tl.log(y), C, J, L)
+            store_columns(history + tl.minimum(t, kept - 1) * C, v + tl.log(y), C, J, L)
             t += 1
             left, slope_error, slope_fall, over, y_next, safe = judge(
                 c, y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
@@ -530,7 +530,7 @@ def _solve_on_chip(
             k = row_softmax(s, v)
             u = row_potential(s, v, a)
             y = tl.full([J, 1, L], 1.0, dtype)
-            store_columns(history + t * C, v, C, J, L)
+            store_columns(history + tl.minimum(t, kept - 1) * C, v, C, J, L)
             t += 1
             left, slope_error, slope_fall, over, y_next, safe = judge(
                 over_rows(k * a), y, b, per_b, left, slope_error, slope_fall, tolerance, FAST
@@ -787,11 +787,11 @@ def _store_potential(rows, u, beyond, first, hi, n, N: tl.constexpr, R: tl.const
     tl.store(rows + first + at, u, mask=row < hi - first)
 
 
-@gpu_kernel(do_not_specialize=["problems", "B", "V", "P", "iterations", "lower"])
+@gpu_kernel(do_not_specialize=["problems", "B", "V", "P", "iterations", "kept", "lower"])
 def forward_stream(
     scores, ptr, row_mass, column_mass, extra, extra_mass, bin_score,
     plan, history, used, error, kernel, board, counter, potential,
-    problems, B, V, P, iterations, tolerance, lower,
+    problems, B, V, P, iterations, kept, tolerance, lower,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -813,11 +813,11 @@ def forward_stream(
             _solve_shared(
                 scores + start * P, row_mass + start, column_mass + problem * C,
                 extra + model * R * C, extra_mass + problem * R, bin_score + model,
-                plan + start * P, history + problem * iterations * C,
+                plan + start * P, history + problem * kept * C,
                 used + problem, error + problem,
                 kernel + start * C, potential + start, V + problem * R - start,
                 board + (q - place) * 4 * C, counter + problem, place, parts,
-                lo, tl.minimum(lo + size, n + R), n, P, iterations, tolerance,
+                lo, tl.minimum(lo + size, n + R), n, P, iterations, kept, tolerance,
                 J, N, L, R, BIN, FAST, GROUP,
             )  # fmt: skip
 
@@ -825,7 +825,7 @@ def forward_stream(
 @gpu_kernel
 def _solve_shared(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
-    kernel, potential, beyond, board, counter, place, parts, lo, hi, n, P, iterations, tolerance,
+    kernel, potential, beyond, board, counter, place, parts, lo, hi, n, P, iterations, kept, tolerance,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -871,7 +871,7 @@ def _solve_shared(
             tl.debug_barrier()
         c_all, turn = exchange(c, board, counter, place, parts, turn, C, GROUP, J, L)
         if place == 0:
-            store_columns(history + t * C, v + tl.log(y), C, J, L)
+            store_columns(history + tl.minimum(t, kept - 1) * C, v + tl.log(y), C, J, L)
         t += 1
         left, slope_error, slope_fall, over, y_next, safe = judge(
             c_all.to(dtype), y, b, reciprocal(b), left, slope_error, slope_fall, tolerance, FAST
