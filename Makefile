@@ -10,13 +10,17 @@ PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WOR
 # Bytecode is cached even if the shell disables it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test coverage check style types docs package clean
+.PHONY: demo test attack coverage check style types docs package clean
 
 demo: $(INSTALLED)
 	$(BIN)/softperm study synthetic --out demo
 
 test: style
 	$(PYTEST) --durations 10
+
+# A thousand mutations of every kind of file, a thousand kills over all commands that write.
+attack: $(INSTALLED)
+	SOFTPERM_ATTACKS=$(or $(COUNT),1000) $(PYTEST) tests/attacks
 
 coverage: $(INSTALLED)
 	$(PYTEST) --cov softperm --cov-report term:skip-covered

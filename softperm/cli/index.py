@@ -10,6 +10,7 @@ import typer
 
 from softperm.cli.console import called, give, lines, say
 from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
+from softperm.files import remove_abandoned
 
 
 def index(
@@ -33,9 +34,10 @@ def index(
     from softperm.distance import EditCosts
     from softperm.search import GraphIndex
 
-    existing = out.exists() and any(out.iterdir())
+    existing = out.exists() and not _is_unfinished(out)
     if existing and not add:
         raise ValueError(f"{out} is not empty; use --add to add graphs to an index")
+    remove_abandoned(out)
     if not existing and add:
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
     with lines():
@@ -60,6 +62,14 @@ def index(
         library.save(out)
     size = sum(path.stat().st_size for path in out.iterdir())
     give({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)
+
+
+def _is_unfinished(out: Path) -> bool:
+    """Whether a folder is empty, or holds only what a killed command left."""
+    left = [path.name for path in out.iterdir()]
+    return "index.json" not in left and all(
+        n.endswith((".safetensors", ".lock", ".part")) for n in left
+    )
 
 
 def unique_ids(ids: Sequence[Any]) -> list[str]:

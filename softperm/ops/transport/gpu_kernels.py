@@ -825,7 +825,8 @@ def forward_stream(
 @gpu_kernel
 def _solve_shared(
     scores, row_mass, column_mass, extra, extra_mass, bin_score, plan, history, used, error,
-    kernel, potential, beyond, board, counter, place, parts, lo, hi, n, P, iterations, kept, tolerance,
+    kernel, potential, beyond, board, counter, place, parts, lo, hi, n, P, iterations, kept,
+    tolerance,
     J: tl.constexpr, N: tl.constexpr, L: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr,
     FAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
