@@ -32,7 +32,6 @@ from torch import Tensor
 
 from softperm.data.collection import GraphBatch, prepare
 from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices
-from softperm.nn.encoders import DropAttributes
 from softperm.nn.model import (
     PiGNN,
     View,
@@ -312,8 +311,6 @@ class Explainer:
         plans = _plans(self.model.permutation(moved))  # K times (n · N, P)
         whole = moved.__copy__()  # its attributes do not shrink a second time
         whole.x = parts.x.repeat(len(t), 1)
-        if isinstance(self.model.encode, DropAttributes):
-            whole.encoded = whole.x
         views = [view(d, whole) for d in plans for view in self.model.views]
         path = [t.view(-1, *[1] * (z.ndim - 1)) * z for z in views]
         outputs = self._head(path)
@@ -356,7 +353,7 @@ class _Parts:
         """The numbers that a view aligns."""
         if _plain(view) in (adjacency_view, weighted_adjacency_view):
             return self.weight[self.once]
-        if self._aligns_attributes(view):
+        if view is attribute_view:
             return self.x
         if view is encoded_view:
             return self.x.new_ones(len(self.x), 1)
@@ -369,11 +366,6 @@ class _Parts:
         raise ValueError(
             f"explanations do not know the view {view!r}: use the views of softperm.nn.model"
         )
-
-    def _aligns_attributes(self, view: View) -> bool:
-        """Whether a view is DᵀX; dropout leaves attributes as they are outside training."""
-        dropped = view is encoded_view and isinstance(self.model.encode, DropAttributes)
-        return view is attribute_view or dropped
 
     def push_back(
         self, gradients: Sequence[Tensor], plans: Sequence[Tensor], batch: GraphBatch
@@ -393,7 +385,7 @@ class _Parts:
         ]
 
     def _push_back(self, g: Tensor, d: Tensor, view: View, batch: GraphBatch) -> Tensor:
-        if self._aligns_attributes(view):
+        if view is attribute_view:
             return d @ g  # (…, C, N, F)
         if view is encoded_view:
             encoded = batch.encoded.detach().view(*d.shape[:-1], -1)  # (…, 1, N, H)
@@ -430,7 +422,7 @@ class _Parts:
             values = self.values[place]
             if _plain(view) in (adjacency_view, weighted_adjacency_view):
                 edges = edges + _products(gradient, values, None)
-            elif self._aligns_attributes(view):
+            elif view is attribute_view:
                 by_x = by_x + gradient
             elif view is encoded_view:
                 presence.append(_products(gradient, values, None))

@@ -143,18 +143,26 @@ class LinearEncoder(nn.Module):
         features: size F of a vertex's features.
         hidden: size H of its hidden vector.
         scale: applied to the features first; none by default.
+        activation: the function g.
     """
 
-    def __init__(self, features: int, hidden: int, scale: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        scale: nn.Module | None = None,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
         super().__init__()
         self.scale = scale or nn.Identity()
+        self.activation = activation
         self.linear = VertexLinear(features, hidden)
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
     ) -> Float[Tensor, "V H"]:
         """Encodes each vertex by itself; edges are not used."""
-        return torch.relu(self.linear(self.scale(x)))
+        return self.activation(self.linear(self.scale(x)))
 
 
 class GCNEncoder(nn.Module):
@@ -233,7 +241,7 @@ class GINEncoder(nn.Module):
 class VertexNetwork(nn.Module):
     r"""The network φ of :math:`D^\top \phi(X)`: encodes vertices before they are aligned.
 
-    Two layers of linear, batch normalisation, ReLU and dropout; then residual rounds of messages:
+    Two layers of linear, batch normalisation and ReLU; then residual rounds of messages:
 
     .. math:: h_i \leftarrow h_i + \text{ReLU}\left(\text{norm}\left(
         W \left(h_i + \textstyle\sum_{j \in N(i)} h_j\right)\right)\right)
@@ -244,7 +252,7 @@ class VertexNetwork(nn.Module):
         features: size F of a vertex's features.
         hidden: number H of units.
         rounds: number of rounds of messages.
-        drop: share of the units dropped in training.
+        drop: share of the messages dropped in training.
         scale: applied to the features first; none by default.
     """
 
@@ -261,20 +269,19 @@ class VertexNetwork(nn.Module):
         sizes = [features, *[hidden] * (2 + rounds)]
         self.linears = nn.ModuleList(VertexLinear(a, b, bias=False) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in self.linears)
-        self.drops = nn.ModuleList(dropout(drop) for _ in self.linears)
+        self.drops = nn.ModuleList(dropout(drop) for _ in range(rounds))
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]
     ) -> Float[Tensor, "V H"]:
         """Encodes each vertex, with its neighbourhood if there are rounds; edges are canonical."""
         x = self.scale(x)
-        layers = zip(self.linears, self.norms, self.drops, strict=True)
-        for k, (linear, norm, drop) in enumerate(layers):
-            if k < 2:
-                x = drop(norm(linear(x), ptr[-1]))  # (V, H)
-            else:
-                total = x + propagate(x, edge_index, canonical=True)
-                x = x + drop(norm(linear(total), ptr[-1]))
+        layers = list(zip(self.linears, self.norms, strict=True))
+        for linear, norm in layers[:2]:
+            x = norm(linear(x), ptr[-1])  # (V, H)
+        for (linear, norm), drop in zip(layers[2:], self.drops, strict=True):
+            total = x + propagate(x, edge_index, canonical=True)
+            x = x + drop(norm(linear(total), ptr[-1]))
         return x
 
 
@@ -302,7 +309,7 @@ class EncodeVertices(nn.Module):
 
 
 class DropAttributes(nn.Module):
-    """A batch with the field ``encoded``: its attributes after dropout.
+    """A batch whose vertex attributes are dropped at random in training.
 
     Args:
         p: share of the attributes dropped in training.
@@ -313,9 +320,9 @@ class DropAttributes(nn.Module):
         self.drop = dropout(p)
 
     def forward(self, batch: GraphBatch) -> GraphBatch:
-        """A shallow copy of the batch with one more field."""
+        """A shallow copy of the batch with other attributes."""
         copy = batch.__copy__()
-        copy.encoded = self.drop(batch.x)
+        copy.x = self.drop(batch.x)
         return copy
 
 

@@ -27,7 +27,7 @@ class MLPHead(nn.Module):
         final: hidden size of the final MLP.
         normalise: whether LayerNorm comes first, as in the paper. It removes the size of a graph,
             which is the sum of a vector's entries.
-        drop: share of hidden units dropped in training.
+        drop: share of aligned entries and hidden units dropped in training.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ConvHead(nn.Module):
         height: latent vertices that a filter covers; at most P.
         final: hidden size of the fully-connected layers.
         normalise: whether LayerNorm comes first; see :class:`MLPHead`.
-        drop: share of hidden units dropped in training.
+        drop: share of aligned entries and hidden units dropped in training.
     """
 
     def __init__(
@@ -86,7 +86,6 @@ class ConvHead(nn.Module):
         )
         self.convolutions = nn.ModuleList(nn.Conv1d(c, filters, height) for c in channels)
         joined = len(channels) * filters
-        self.drop = dropout(drop)
         self.final = nn.Sequential(_mlp([joined, final], drop), Linear(final, outputs))
 
     def forward(self, views: Sequence[Float[Tensor, "B P ..."]]) -> Float[Tensor, "B C"]:
@@ -95,13 +94,13 @@ class ConvHead(nn.Module):
         for norm, convolution, view in zip(self.norms, self.convolutions, views, strict=True):
             image = norm(view.flatten(2)).mT  # (B, channels, P)
             pooled.append(torch.relu(convolution(image)).amax(dim=2))  # (B, filters)
-        return self.final(self.drop(torch.cat(pooled, dim=1)))
+        return self.final(torch.cat(pooled, dim=1))
 
 
 def _mlp(sizes: Sequence[int], drop: float, normalise: bool = False) -> nn.Sequential:
-    """Linear layers, each with ReLU and dropout behind it, and LayerNorm first if wanted."""
+    """Linear layers, each with dropout before and ReLU behind it, and LayerNorm first if wanted."""
     layers: list[nn.Module] = [nn.LayerNorm(sizes[0])] if normalise else []
     for a, b in pairwise(sizes):
-        layers += [Linear(a, b), nn.ReLU()]
         layers += [dropout(drop)] if drop else []
+        layers += [Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers)

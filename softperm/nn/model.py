@@ -80,6 +80,7 @@ class PiGNN(nn.Module):
         config: the configuration from which the network was built; :meth:`save` needs it.
         standardise: scales the attributes of a batch; leaves them as they are by default.
         embedding: adds the vectors of labels to a batch; none by default.
+        drop: drops attributes of a batch in training; none by default.
         encode: adds encoded vertices to a batch; none by default.
     """
 
@@ -92,11 +93,13 @@ class PiGNN(nn.Module):
         *,
         standardise: nn.Module | None = None,
         embedding: nn.Module | None = None,
+        drop: nn.Module | None = None,
         encode: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.standardise = standardise or nn.Identity()
         self.embedding = embedding or nn.Identity()
+        self.drop = drop or nn.Identity()
         self.encode = encode or nn.Identity()
         self.permutation = permutation
         self.views = tuple(views)
@@ -154,7 +157,7 @@ class PiGNN(nn.Module):
         """A batch with attributes standardised, labels embedded and vertices encoded."""
         batch = prepare(batch)
         self._check(batch)
-        return self.encode(self.embedding(self.standardise(batch)))
+        return self.encode(self.drop(self.embedding(self.standardise(batch))))
 
     def _check(self, batch: GraphBatch) -> None:
         """Raises ValueError for a batch without the attributes that the network reads."""
@@ -207,11 +210,13 @@ def build(config: ModelConfig, seed: int, statistics: VertexStatistics | None = 
         permutations = [_permutation(config, statistics) for _ in range(config.permutation_heads)]
         views, widths = zip(*_views(config), strict=True)
         head = _head(config, widths * config.permutation_heads)
-        embedding = standardise = None
+        embedding = standardise = drop = None
         if config.label_sizes:
             embedding = EmbedVertices(LabelEmbedding(config.label_sizes, config.embedding_size))
         if config.attribute_scaling == "standard" and config.attribute_size:
             standardise = StandardiseAttributes(statistics.attributes)
+        if config.attribute_dropout and config.vertex_width:
+            drop = DropAttributes(config.attribute_dropout)
         return PiGNN(
             permutations[0] if len(permutations) == 1 else perm.SideBySide(permutations),
             views,
@@ -219,6 +224,7 @@ def build(config: ModelConfig, seed: int, statistics: VertexStatistics | None = 
             config,
             standardise=standardise,
             embedding=embedding,
+            drop=drop,
             encode=_encode(config, statistics),
         )
 
@@ -282,6 +288,9 @@ def _permutation(config: ModelConfig, statistics: VertexStatistics) -> nn.Module
             * (1 if config.latent_init == "uniform" else config.hidden**-0.5),
         )
 
+    if config.permute_by == "encoded" and config.encodes != "none":
+        projection = LinearEncoder(config.encoded_size, config.hidden, activation=nn.Identity())
+        return assign(projection, perm.encoded)
     with_attributes = config.permute_by == "joint"
     if config.encoder != "linear":  # message passing reads attributes beside structure
         with_attributes = config.permute_by != "structure"
@@ -327,16 +336,15 @@ def _scale(config: ModelConfig, statistics: VertexStatistics) -> nn.Module:
 
 def _encode(config: ModelConfig, statistics: VertexStatistics) -> nn.Module | None:
     """Encodes vertices before they are aligned; None if they are aligned as they are."""
-    drop = config.attribute_dropout
     if config.encodes == "none":
-        return DropAttributes(drop) if drop and config.vertex_width else None
+        return None
     features, size = {
         "attributes": (perm.attributes, config.vertex_width),
         "structure": (perm.structure, config.structure_size),
         "both": (perm.structure_and_attributes, config.structure_size + config.vertex_width),
     }[config.encodes]
     scale = None if config.encodes == "attributes" else _scale(config, statistics)
-    network = VertexNetwork(size, config.encoded_size, config.encoded_rounds, drop, scale)
+    network = VertexNetwork(size, config.encoded_size, config.encoded_rounds, config.dropout, scale)
     return EncodeVertices(network, features)
 
 
@@ -349,8 +357,7 @@ def _views(config: ModelConfig) -> list[tuple[View, int]]:
     if config.encodes != "none":
         views.append((encoded_view, config.encoded_size))
     elif config.vertex_width:
-        view = encoded_view if config.attribute_dropout else attribute_view
-        views.append((view, config.vertex_width))
+        views.append((attribute_view, config.vertex_width))
     if config.edge_label_sizes:
         embedding = LabelEmbedding(config.edge_label_sizes, config.edge_embedding_size)
         views.append((EmbeddedEdges(embedding), p * config.edge_width))
@@ -365,7 +372,7 @@ def _head(config: ModelConfig, widths: Sequence[int]) -> nn.Module:
     last = {
         "final": config.head_final,
         "normalise": config.head_norm,
-        "drop": config.head_dropout,
+        "drop": config.dropout,
     }
     if config.head == "conv":
         return ConvHead(widths, p, config.outputs, **last)

@@ -84,6 +84,11 @@ def structure_and_attributes(batch: GraphBatch) -> Float[Tensor, "V SF"]:
     return torch.cat([batch.structure, batch.x], dim=1)
 
 
+def encoded(batch: GraphBatch) -> Float[Tensor, "V H"]:
+    """The encoded vertices of a batch."""
+    return batch.encoded
+
+
 class Sinkhorn(nn.Module):
     """The normaliser of the paper: rows and columns of the plan have given masses.
 

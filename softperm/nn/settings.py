@@ -56,8 +56,9 @@ class ModelConfig(Settings):
     permute_by: str = setting(
         "mixed",
         "Features that permutations are learnt from: mixed has one permutation from structure and "
-        "one from attributes, joint has one from both together.",
-        choices=("mixed", "joint", "structure"),
+        "one from attributes, joint has one from both together, encoded has one from what φ "
+        "makes of a vertex.",
+        choices=("mixed", "joint", "structure", "encoded"),
     )
     structure_share: float = setting(
         0.5, "Initial share sigmoid(α) of the structural permutation in the mixture.",
@@ -107,9 +108,8 @@ class ModelConfig(Settings):
     encoded_size: int = setting(64, "Number of units of φ.", at_least=1)
     encoded_rounds: int = setting(0, "Residual rounds of message passing in φ.", at_least=0)
     attribute_dropout: float = setting(
-        0.0, "Share of aligned vertex attributes, or of units of φ, dropped in training.",
-        at_least=0, below=1,
-    )  # fmt: skip
+        0.0, "Share of vertex attributes dropped in training.", at_least=0, below=1
+    )
     head: str = setting(
         "mlp",
         "Reads the aligned matrices: mlp, or conv over consecutive latent vertices.",
@@ -122,8 +122,12 @@ class ModelConfig(Settings):
     head_norm: bool = setting(
         True, "LayerNorm before the head; without it the head sees the size of a graph."
     )
-    head_dropout: float = setting(
-        0.0, "Share of the head's hidden units dropped in training.", at_least=0, below=1
+    dropout: float = setting(
+        0.0,
+        "Share of aligned entries and hidden units of the head, and of messages in φ, dropped in "
+        "training.",
+        at_least=0,
+        below=1,
     )
     embedding_size: int = setting(32, "Length of the vector of an embedded vertex.", at_least=1)
     edge_embedding_size: int = setting(8, "Length of the vector of an embedded edge.", at_least=1)
@@ -137,6 +141,8 @@ class ModelConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.permute_by == "encoded" and self.encoded == "none":
+            raise ValueError("permute_by encoded needs encoded vertices: set encoded, as to both")
         Rule("", int, at_least=1).check("outputs", self.outputs)
         Rule("", int, at_least=1, optional=True).check("capacity", self.capacity)
         Rule("", bool).check("weighted", self.weighted)

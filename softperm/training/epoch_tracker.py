@@ -37,6 +37,7 @@ class EpochTracker:
 
     The best epoch is the one with the lowest validation loss or the best validation score, the
     first of equally good ones, or the last with the criterion ``late-score``; NaN is never better.
+    With the criterion ``last`` it is the last epoch.
     Once a model had ``patience`` epochs without a better one, its best epoch is final. Without
     validation graphs the last epoch is the best.
 
@@ -64,8 +65,10 @@ class EpochTracker:
         self.config, self.higher_is_better, self.validated = config, higher_is_better, validated
         criteria = criteria or [config.criterion] * models
         criteria = [replace(config, criterion=criterion).criterion for criterion in criteria]
-        self.by_score = torch.tensor([c != "loss" for c in criteria], device=device)  # (M,)
+        by_score = [criterion in ("score", "late-score") for criterion in criteria]
+        self.by_score = torch.tensor(by_score, device=device)  # (M,)
         self.late = torch.tensor([c == "late-score" for c in criteria], device=device)  # (M,)
+        self.last = torch.tensor([c == "last" for c in criteria], device=device)  # (M,)
         if learning_rates is None:
             learning_rates = [config.learning_rate] * models
         self.rates = torch.as_tensor(learning_rates, dtype=torch.float64, device=device).clone()
@@ -108,7 +111,7 @@ class EpochTracker:
         value = torch.where(value.isnan(), torch.inf, value)
         lower = value < self.best_value
         equal = (value == self.best_value) & value.isfinite()
-        better = lower | (self.late & equal) | (self.best_epoch == 0)
+        better = lower | (self.late & equal) | self.last | (self.best_epoch == 0)
         if self.config.patience is not None:
             better &= self.epoch - self.best_epoch <= self.config.patience
         self._decay(lower)

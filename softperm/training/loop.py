@@ -655,7 +655,7 @@ class OneModel(Training):
             "tracker": self.tracker.tensors(),
             "model": self.model.state_dict(),
             "optimiser": self.adam.state_dict(),
-            "average": None if self.average is None else self.average.mean,
+            "average": None if self.average is None else self.average.state(),
             "precision": _precision_state(self.processes),
             "best": self.best_state,
             "random": random,
@@ -692,22 +692,27 @@ def _precision_state(processes: Fabric | OneDevice) -> dict:
 
 
 class WeightAverage:
-    r"""The exponential moving average :math:`m \leftarrow \beta m + (1 - \beta) \theta`.
+    r"""The moving average :math:`m \leftarrow \beta_t m + (1 - \beta_t) \theta` after step t.
+
+    The weight of the past grows, :math:`\beta_t = \min(\beta, (1 + t) / (10 + t))`, so that the
+    initial parameters are soon forgotten, also in a training of few steps.
 
     Args:
         model: the network whose parameters θ are averaged; m starts with their present values.
-        decay: the weight β of the past.
+        decay: the limit β.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model, self.decay = model, decay
+        self.model, self.decay, self.steps = model, decay, 0
         self.mean = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     @torch.no_grad()
     def update(self) -> None:
         """Adds the present parameters to the average."""
         parameters = [p.detach() for p in self.model.parameters()]
-        torch._foreach_lerp_(list(self.mean.values()), parameters, 1 - self.decay)
+        self.steps += 1
+        past = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        torch._foreach_lerp_(list(self.mean.values()), parameters, 1 - past)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -719,10 +724,15 @@ class WeightAverage:
         finally:
             self._write(parameters)
 
-    def load(self, mean: Mapping[str, Tensor]) -> None:
+    def state(self) -> dict[str, Any]:
+        """The average and its number of steps, for a checkpoint."""
+        return {"mean": self.mean, "steps": self.steps}
+
+    def load(self, state: Mapping[str, Any]) -> None:
         """Restores an earlier average."""
+        self.steps = state["steps"]
         for name, tensor in self.mean.items():
-            tensor.copy_(mean[name])
+            tensor.copy_(state["mean"][name])
 
     @torch.no_grad()
     def _write(self, values: Mapping[str, Tensor]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from softperm.settings import Rule, Settings, rules, setting
 
-CRITERIA = ("loss", "score", "late-score")
+CRITERIA = ("loss", "score", "late-score", "last")
 SCHEDULES = ("constant", "cosine")
 
 
@@ -58,7 +58,8 @@ class TrainingConfig(Settings):
     criterion: str = setting(
         "loss",
         "Validation figure that selects the best epoch: loss, score, or late-score. Of equally "
-        "good epochs late-score selects the last, the others the first.",
+        "good epochs late-score selects the last, the others the first. last selects the last "
+        "epoch, whatever its figures.",
         choices=CRITERIA,
         group="Training",
     )

@@ -289,7 +289,9 @@ class Stack(Training):
         active = present.any(1)  # (M,)
         self.adam.step(flat, active)
         if self.average is not None and self.config.ema is not None:
-            self.average.lerp_(self.flat, (1 - self.config.ema) * active[:, None].to(self.flat))
+            steps = self.adam.steps  # (M,)
+            past = ((1 + steps) / (10 + steps)).clamp(max=self.config.ema)  # see WeightAverage
+            self.average.lerp_(self.flat, ((1 - past) * active)[:, None])
         self.tracker.add(losses.detach(), present.sum(1))
 
     @torch.no_grad()

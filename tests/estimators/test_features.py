@@ -23,7 +23,7 @@ def fitted(graphs=GRAPHS, y=KIND, **settings) -> PiGNNClassifier:
         COLOURS,
         {**RICH, **COLOURS, "colour_degree": True, "categories": "embedding"},
         {**COLOURS, "compare": "cosine", "permutation_heads": 3, "powers": 2},
-        {**RICH, "encoded": "both", "permutation_heads": 2, "head_dropout": 0.5},
+        {**RICH, "encoded": "both", "permutation_heads": 2, "dropout": 0.5},
     ],
     ids=str,
 )

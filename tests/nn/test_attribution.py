@@ -38,8 +38,9 @@ CHOICES = {
     "encoded-both": {**ENCODED, "encoded": "both", "head": "conv"},
     "powers": {"powers": 3},
     "two-permutations": {**ENCODED, "permutation_heads": 2, "encoded": "both", "powers": 2},
-    "dropout": {"attribute_dropout": 0.4, "head_dropout": 0.4},
+    "dropout": {"attribute_dropout": 0.4, "dropout": 0.4},
     "no-norm": {"head_norm": False},
+    "by-encoded": {**ENCODED, "encoded": "both", "permute_by": "encoded", "compare": "cosine"},
 }
 every_variant = pytest.mark.parametrize(
     "variant",

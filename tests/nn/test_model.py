@@ -42,8 +42,13 @@ CHOICES = {
     "two-permutations": {
         **PLAIN, **ENCODED, "permutation_heads": 2, "encoded": "both", "powers": 2,
     },
-    "dropout": {**PLAIN, "attribute_dropout": 0.4, "head_dropout": 0.4},
-    "encoded-dropout": {**BARE, **ENCODED, "encoded": "structure", "attribute_dropout": 0.4},
+    "dropout": {**PLAIN, "attribute_dropout": 0.4, "dropout": 0.4},
+    "encoded-dropout": {**BARE, **ENCODED, "encoded": "structure", "dropout": 0.4},
+    "by-encoded": {
+        **PLAIN, **ENCODED, "encoded": "both", "permute_by": "encoded", "compare": "cosine",
+        "dropout": 0.4, "attribute_dropout": 0.2, "scaling": "log-standard",
+    },
+    "by-encoded-bare": {**BARE, **ENCODED, "encoded": "both", "permute_by": "encoded"},
 }  # fmt: skip
 every_variant = pytest.mark.parametrize(
     "variant",

@@ -1,0 +1,319 @@
+"""Random forests on summaries of graphs, beside a network or in its place.
+
+scikit-learn grows the trees. They are kept and saved as plain arrays, which a compiled kernel
+reads, so that a model folder holds no pickle and prediction does not need scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from softperm.data.collection import Collection
+from softperm.data.features import ColourVocabulary, colour_counts
+from softperm.jit import kernel
+from softperm.parallel import cores, over_ranges
+from softperm.training.tasks import Classification, MultiLabel, Regression, Task
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+MOST_GRAPHS = 50_000  # of which trees are grown
+MOST_SAMPLES = 10_000  # graphs of one tree
+MOST_COLOURS = 1024  # of each round
+_AT_ONCE = 4096  # graphs whose rows are in memory together
+_LEAST = 1e-4  # probability of a class that no tree gives
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A forest as arrays; the nodes of all trees lie end to end.
+
+    Attributes:
+        roots: first node of each tree.
+        feature: column that a node compares; −1 for a leaf.
+        threshold: rows with at most this value go left, others right.
+        left: left child, or the number of a leaf.
+        right: right child.
+        leaf_ptr: where the entries of each leaf begin, with the total at the end.
+        output: output of each entry.
+        value: value of each entry; outputs without an entry are 0.
+        outputs: number C of outputs.
+    """
+
+    roots: Int[np.ndarray, " T"]
+    feature: Int[np.ndarray, " n"]
+    threshold: Float[np.ndarray, " n"]
+    left: Int[np.ndarray, " n"]
+    right: Int[np.ndarray, " n"]
+    leaf_ptr: Int[np.ndarray, " L1"]
+    output: Int[np.ndarray, " k"]
+    value: Float[np.ndarray, " k"]
+    outputs: int
+
+    @classmethod
+    def of(
+        cls, forest: RandomForestClassifier | RandomForestRegressor, codes: Int[np.ndarray, " c"]
+    ) -> Trees:
+        """The trees of a fitted forest.
+
+        Args:
+            forest: one classification or several regressions.
+            codes: the output of each of the forest's classes or targets.
+        """
+        parts: dict[str, list[np.ndarray]] = {
+            f.name: [] for f in fields(cls) if f.name != "outputs"
+        }
+        nodes = leaves = entries = 0
+        for each in forest.estimators_:
+            tree = each.tree_
+            leaf = tree.children_left < 0
+            # (leaves, C): shares of classes have their axis last, targets of a regression first
+            values = tree.value[leaf].reshape(int(leaf.sum()), -1)
+            row, column = np.nonzero(values)
+            left = np.where(leaf, np.cumsum(leaf) - 1 + leaves, tree.children_left + nodes)
+            parts["roots"].append(np.array([nodes]))
+            parts["feature"].append(np.where(leaf, -1, tree.feature))
+            parts["threshold"].append(tree.threshold)
+            parts["left"].append(left)
+            parts["right"].append(tree.children_right + nodes)
+            parts["leaf_ptr"].append(np.cumsum(np.bincount(row, minlength=len(values))) + entries)
+            parts["output"].append(codes[column])
+            parts["value"].append(values[row, column])
+            nodes, leaves, entries = nodes + len(leaf), leaves + len(values), entries + len(row)
+        parts["leaf_ptr"].insert(0, np.array([0]))
+        kinds = {"threshold": np.float64, "value": np.float32}
+        arrays = {n: np.concatenate(p).astype(kinds.get(n, np.int32)) for n, p in parts.items()}
+        return cls(**arrays, outputs=int(codes.max()) + 1)
+
+    def __call__(self, rows: Float[np.ndarray, "B Z"]) -> Float[np.ndarray, "B C"]:
+        """The mean of the trees' values for each row."""
+        total = np.zeros((len(rows), self.outputs), dtype=np.float64)
+        arrays = [getattr(self, f.name) for f in fields(self) if f.name != "outputs"]
+        work = len(rows) * len(self.roots) * 32
+        over_ranges(_add_trees, len(rows), work, np.ascontiguousarray(rows), total, *arrays)
+        return total / len(self.roots)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The arrays by name."""
+        names = [f.name for f in fields(self) if f.name != "outputs"]
+        return {name: torch.from_numpy(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], outputs: int, columns: int) -> Trees:
+        """The forest of arrays that a file holds.
+
+        Args:
+            tensors: as :meth:`tensors` gives them.
+            outputs: number C of outputs.
+            columns: number Z of columns of a row.
+
+        Raises:
+            ValueError: the arrays are not a forest on such rows.
+        """
+        names = {f.name for f in fields(cls) if f.name != "outputs"}
+        if set(tensors) != names or any(t.ndim != 1 for t in tensors.values()):
+            raise ValueError(f"a forest has the vectors {', '.join(sorted(names))}")
+        trees = cls(**{name: tensors[name].numpy() for name in names}, outputs=outputs)
+        trees._check(columns)
+        return trees
+
+    def _check(self, columns: int) -> None:
+        """Raises ValueError unless every path from a root ends at a leaf."""
+        nodes, leaves = len(self.feature), len(self.leaf_ptr) - 1
+        leaf = self.feature < 0
+        child = np.where(leaf, np.arange(nodes) + 1, np.minimum(self.left, self.right))
+        whole = (
+            len(self.roots) > 0
+            and len(self.threshold) == len(self.left) == len(self.right) == nodes
+            and len(self.output) == len(self.value)
+            and within(self.roots, nodes)
+            and within(self.feature + 1, columns + 1)
+            and within(self.left[leaf], leaves)
+            and within(self.left[~leaf], nodes)
+            and within(self.right[~leaf], nodes)
+            and bool((child > np.arange(nodes)).all())  # children come later: no path is endless
+            and int(self.leaf_ptr[0]) == 0
+            and int(self.leaf_ptr[-1]) == len(self.value)
+            and bool((np.diff(self.leaf_ptr) >= 0).all())
+            and within(self.output, self.outputs)
+        )
+        if not whole:
+            raise ValueError("the arrays of its forest do not form trees on its columns")
+
+
+def within(values: np.ndarray, end: int) -> bool:
+    """Whether all values are from 0 to end − 1."""
+    return bool(((values >= 0) & (values < end)).all())
+
+
+@kernel
+def _add_trees(
+    rows, total, roots, feature, threshold, left, right, leaf_ptr, output, value, first, last
+):
+    for i in range(first, last):
+        for root in roots:
+            node = root
+            while feature[node] >= 0:
+                node = left[node] if rows[i, feature[node]] <= threshold[node] else right[node]
+            leaf = left[node]
+            for k in range(leaf_ptr[leaf], leaf_ptr[leaf + 1]):
+                total[i, output[k]] += value[k]
+
+
+@dataclass(frozen=True)
+class GraphForest:
+    """A random forest on a summary of each graph, and on its aligned vector.
+
+    A summary counts Weisfeiler–Leman colours of training graphs and has quantiles of the features
+    and attributes of vertices; see :func:`summarise`.
+
+    Attributes:
+        colours: the colours that are counted.
+        trees: the forest.
+        vectors: length Z of the aligned vectors beside the summary; 0 for none.
+    """
+
+    colours: ColourVocabulary
+    trees: Trees
+    vectors: int
+
+    @classmethod
+    def fit(
+        cls,
+        graphs: Collection,
+        index: Int[Tensor, " b"],
+        y: Tensor,
+        task: Task,
+        vectors: Float[np.ndarray, "B Z"] | None = None,
+        *,
+        trees: int = 300,
+        rounds: int = 2,
+        seed: int = 0,
+        weight: Float[Tensor, " B"] | None = None,
+    ) -> GraphForest:
+        """Grows a forest.
+
+        Args:
+            graphs: all graphs, with the structural features of the network.
+            index: the training graphs; no others are looked at.
+            y: targets of all graphs, (B,) or (B, T); a missing one (NaN) counts as the mean.
+            task: of the targets.
+            vectors: aligned vectors of all graphs; none by default.
+            trees: number of trees.
+            rounds: number of rounds of colours.
+            seed: of the random choices.
+            weight: of each graph, that of its class included; 1 by default.
+        """
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        chosen = np.random.default_rng(seed).permutation(index.cpu().numpy())[:MOST_GRAPHS]
+        chosen = torch.from_numpy(np.sort(chosen))
+        colours = ColourVocabulary.learn(
+            graphs,
+            chosen,
+            rounds=rounds,
+            size=MOST_COLOURS,
+            min_graphs=max(2, min(5, len(chosen) // 40)),
+            degree=graphs.label is None,
+            every_round=True,
+        )
+        rows = _rows(
+            graphs.select(chosen), colours, None if vectors is None else vectors[chosen.numpy()]
+        )
+        targets = task.encode(y[chosen]).double().numpy()
+        shares = None if weight is None else weight[chosen].double().numpy()
+        settings: dict[str, Any] = {
+            "n_estimators": trees,
+            "max_features": "sqrt",
+            "max_samples": min(len(chosen), MOST_SAMPLES),
+            "n_jobs": cores(),
+            "random_state": seed % 2**32,
+        }
+        if isinstance(task, Classification):
+            forest = RandomForestClassifier(**settings).fit(rows, targets, shares)
+            codes = forest.classes_.astype(np.int64)
+        else:
+            known = np.where(np.isnan(targets), np.nanmean(targets, axis=0), targets)
+            forest = RandomForestRegressor(**settings).fit(rows, known, shares)
+            codes = np.arange(known.shape[1])
+        return cls(colours, Trees.of(forest, codes), 0 if vectors is None else vectors.shape[1])
+
+    def outputs(
+        self, graphs: Collection, task: Task, vectors: Float[np.ndarray, "B Z"] | None = None
+    ) -> Float[Tensor, "B C"]:
+        """Outputs in the form of a network's: logits, or standardised numbers.
+
+        Args:
+            graphs: with the structural features of the training graphs.
+            task: of the training targets.
+            vectors: aligned vectors, if the forest has read them in training.
+        """
+        values = np.empty((len(graphs), self.trees.outputs))
+        for part in torch.arange(len(graphs)).split(_AT_ONCE):
+            span = slice(int(part[0]), int(part[-1]) + 1)
+            more = None if vectors is None or not self.vectors else vectors[span]
+            values[span] = self.trees(_rows(graphs.select(part), self.colours, more))
+        if isinstance(task, Regression):
+            return torch.from_numpy(values).float()
+        chances = torch.zeros(len(values), task.outputs, dtype=torch.float64)
+        chances[:, : values.shape[1]] = torch.from_numpy(values)
+        if isinstance(task, MultiLabel):
+            return chances.clamp(_LEAST, 1 - _LEAST).logit().float()
+        return chances.clamp(min=_LEAST).log().float()
+
+
+def _rows(
+    graphs: Collection, colours: ColourVocabulary, vectors: Float[np.ndarray, "B Z"] | None
+) -> Float[np.ndarray, "B columns"]:
+    """What the trees read of each graph."""
+    parts = [summarise(graphs, colours)]
+    return np.concatenate(parts if vectors is None else [*parts, vectors], axis=1, dtype=np.float32)
+
+
+def summarise(graphs: Collection, colours: ColourVocabulary) -> Float[np.ndarray, "B columns"]:
+    """What can be said of a graph without alignment, as numbers that do not depend on numbering.
+
+    Its number of vertices and edges, density, counts of colours, and mean, standard deviation and
+    quantiles of every structural feature, vertex attribute, edge attribute and edge weight.
+    """
+    sizes = graphs.sizes.cpu().numpy()
+    edges = graphs.edge_ptr.diff().cpu().numpy() // 2
+    density = edges / np.maximum(sizes * (sizes - 1) / 2, 1)
+    parts = [np.stack([sizes, edges, density], axis=1), colour_counts(graphs, colours).toarray()]
+    ptr, edge_ptr = graphs.ptr.cpu().numpy(), graphs.edge_ptr.cpu().numpy()
+    for values in (graphs.structure, graphs.x):
+        if values is not None:
+            parts += [_distribution(column, ptr) for column in values.cpu().numpy().T]
+    if graphs.edge_attr is not None:
+        parts += [_distribution(column, edge_ptr) for column in graphs.edge_attr.cpu().numpy().T]
+    if graphs.edge_weight is not None:
+        parts.append(_distribution(graphs.edge_weight.cpu().numpy(), edge_ptr))
+    return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def _distribution(
+    values: Float[np.ndarray, " V"], ptr: Int[np.ndarray, " B1"]
+) -> Float[np.ndarray, "B columns"]:
+    """Mean, standard deviation and quantiles of the values of each graph; zeros if it has none."""
+    count = np.diff(ptr)
+    owner = np.repeat(np.arange(len(count)), count)
+    values = values.astype(np.float64)
+    mean = np.bincount(owner, values, len(count)) / np.maximum(count, 1)
+    spread = np.bincount(owner, (values - mean[owner]) ** 2, len(count)) / np.maximum(count, 1)
+    columns = [mean, np.sqrt(spread)]
+    ordered = np.append(values[np.lexsort((values, owner))], 0.0)
+    for share in QUANTILES:
+        place = share * np.maximum(count - 1, 0)
+        low = np.floor(place).astype(np.int64)
+        below = ordered[ptr[:-1] + low]
+        above = ordered[ptr[:-1] + np.minimum(low + 1, np.maximum(count - 1, 0))]
+        columns.append(np.where(count > 0, below + (place - low) * (above - below), 0.0))
+    return np.stack(columns, axis=1)

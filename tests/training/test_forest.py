@@ -1,0 +1,129 @@
+"""Laws of forests on graphs: scikit-learn's predictions, whole folders, and unseen graphs."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from samples import random_graph, renumber
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from torch.testing import assert_close
+
+from softperm.data.features import ColourVocabulary
+from softperm.data.graphs import as_graphs
+from softperm.data.vocabulary import Vocabulary
+from softperm.training.forest import GraphForest, Trees, _distribution, summarise
+from softperm.training.tasks import Classification, MultiLabel, Regression
+
+GENERATOR = np.random.default_rng(0)
+ROWS = GENERATOR.normal(size=(80, 6)).astype(np.float32)
+CODES = np.array([0, 2, 3])[(ROWS[:, :1] + ROWS[:, 1:2] > [-0.5, 0.5]).sum(axis=1)]
+
+
+def collection(graphs):
+    graphs = as_graphs(graphs)
+    return Vocabulary.learn(graphs).encode(graphs)
+
+
+def labelled(n: int, seed: int) -> nx.Graph:
+    graph = random_graph(n, seed=seed)
+    generator = np.random.default_rng(seed)
+    for v in graph:
+        graph.nodes[v]["label"] = str(generator.integers(3))
+        graph.nodes[v]["x"] = generator.normal(size=2)
+    return graph
+
+
+def test_the_arrays_of_a_forest_predict_as_scikit_learn_does():
+    forest = RandomForestClassifier(20, random_state=0).fit(ROWS, CODES)
+    predicted = Trees.of(forest, forest.classes_)(ROWS)
+    assert predicted.shape == (80, 4)  # class 1 does not occur
+    np.testing.assert_allclose(predicted[:, forest.classes_], forest.predict_proba(ROWS), atol=1e-6)
+    np.testing.assert_array_equal(predicted[:, 1], 0)
+
+
+def test_the_arrays_of_several_regressions_predict_as_scikit_learn_does():
+    targets = np.stack([ROWS[:, 0], ROWS[:, 1] * ROWS[:, 2]], axis=1)
+    forest = RandomForestRegressor(20, random_state=0).fit(ROWS, targets)
+    predicted = Trees.of(forest, np.arange(2))(ROWS)
+    np.testing.assert_allclose(predicted, forest.predict(ROWS), atol=1e-6)
+
+
+def test_damaged_arrays_are_refused():
+    forest = RandomForestClassifier(3, random_state=0).fit(ROWS, CODES)
+    trees = Trees.of(forest, forest.classes_)
+    whole = trees.tensors()
+    assert_close(Trees.from_tensors(whole, 4, 6).tensors(), whole)
+    split = int(np.flatnonzero(trees.feature >= 0)[0])
+    for name, place, value in (
+        ("left", split, split),  # an endless path
+        ("right", split, 10**6),
+        ("feature", split, 6),
+        ("roots", 0, -1),
+        ("leaf_ptr", -1, 10**6),
+        ("output", 0, 4),
+    ):
+        damaged = {key: tensor.clone() for key, tensor in whole.items()}
+        damaged[name][place] = value
+        with pytest.raises(ValueError, match="do not form trees"):
+            Trees.from_tensors(damaged, 4, 6)
+
+
+def test_a_distribution_has_numpys_quantiles():
+    values, ptr = GENERATOR.normal(size=30), np.array([0, 1, 1, 12, 30])
+    found = _distribution(values, ptr)
+    for row, (a, b) in zip(found, ((0, 1), (1, 1), (1, 12), (12, 30)), strict=True):
+        part = values[a:b]
+        if not part.size:
+            np.testing.assert_array_equal(row, 0)
+            continue
+        known = [part.mean(), part.std(), *np.quantile(part, [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1])]
+        np.testing.assert_allclose(row, known, atol=1e-12)
+
+
+def test_a_summary_does_not_depend_on_the_numbering_of_vertices():
+    graphs = [labelled(n, n) for n in (1, 2, 7, 12)]
+    shuffled = [renumber(graph, seed=1) for graph in graphs]
+    both = collection([*graphs, *shuffled])
+    colours = ColourVocabulary.learn(
+        both, torch.arange(4), rounds=2, size=None, min_graphs=1, every_round=True
+    )
+    rows = summarise(both, colours)
+    np.testing.assert_allclose(rows[:4], rows[4:], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["classes", "answers", "numbers"])
+def test_a_forest_learns_from_training_graphs_alone(kind):
+    graphs = collection([nx.path_graph(n) if n % 2 else nx.cycle_graph(n) for n in range(4, 44)])
+    cycle = torch.arange(40) % 2 == 0
+    task, y = {
+        "classes": (Classification(3), cycle.long() * 2),
+        "answers": (MultiLabel(2), torch.stack([cycle, ~cycle], 1).float()),
+        "numbers": (Regression((0.5,), (0.5,)), cycle[:, None].float()),
+    }[kind]
+    if kind == "answers":
+        y[::5, 1] = torch.nan
+    train = torch.arange(30)
+    forest = GraphForest.fit(graphs, train, y, task, trees=40)
+    outputs = forest.outputs(graphs, task)
+    assert outputs.shape == (40, task.outputs)
+    test = slice(30, 40)
+    if kind == "classes":
+        assert_close(outputs.softmax(1).sum(1), torch.ones(40))
+        assert task.score(outputs[test], y[test]) == 1
+    else:
+        assert bool((outputs[test, 0] > 0).eq(cycle[test]).all())
+    other = torch.where(torch.arange(40).view(-1, *[1] * (y.ndim - 1)) < 30, y, y.flip(0))
+    assert_close(
+        GraphForest.fit(graphs, train, other, task, trees=40).outputs(graphs, task), outputs
+    )
+
+
+def test_weights_of_graphs_change_the_forest():
+    graphs = collection([nx.path_graph(5)] * 20)
+    y = torch.tensor([0] * 15 + [1] * 5)
+    task, everything = Classification(2), torch.arange(20)
+    plain = GraphForest.fit(graphs, everything, y, task, trees=50).outputs(graphs, task)
+    weight = torch.where(y == 1, 9.0, 1.0)
+    weighted = GraphForest.fit(graphs, everything, y, task, trees=50, weight=weight)
+    assert int(plain[0].argmax()) == 0
+    assert int(weighted.outputs(graphs, task)[0].argmax()) == 1
