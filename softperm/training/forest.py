@@ -6,7 +6,7 @@ reads, so that a model folder holds no pickle and prediction does not need sciki
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+Align = Callable[[Collection, Int[Tensor, " b"]], Float[np.ndarray, "b Z"]]
+"""Gives the aligned vectors of the chosen graphs of a collection."""
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 MOST_GRAPHS = 50_000  # of which trees are grown
@@ -178,12 +181,14 @@ class GraphForest:
     Attributes:
         colours: the colours that are counted.
         trees: the forest.
-        vectors: length Z of the aligned vectors beside the summary; 0 for none.
+        columns: number of columns that the trees read.
+        aligned: whether aligned vectors are among them.
     """
 
     colours: ColourVocabulary
     trees: Trees
-    vectors: int
+    columns: int
+    aligned: bool
 
     @classmethod
     def fit(
@@ -192,7 +197,7 @@ class GraphForest:
         index: Int[Tensor, " b"],
         y: Tensor,
         task: Task,
-        vectors: Float[np.ndarray, "B Z"] | None = None,
+        align: Align | None = None,
         *,
         trees: int = 300,
         rounds: int = 2,
@@ -206,7 +211,7 @@ class GraphForest:
             index: the training graphs; no others are looked at.
             y: targets of all graphs, (B,) or (B, T); a missing one (NaN) counts as the mean.
             task: of the targets.
-            vectors: aligned vectors of all graphs; none by default.
+            align: gives aligned vectors, which the trees then read too; none by default.
             trees: number of trees.
             rounds: number of rounds of colours.
             seed: of the random choices.
@@ -214,8 +219,8 @@ class GraphForest:
         """
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-        chosen = np.random.default_rng(seed).permutation(index.cpu().numpy())[:MOST_GRAPHS]
-        chosen = torch.from_numpy(np.sort(chosen))
+        shuffled = np.random.default_rng(seed).permutation(index.cpu().numpy())
+        chosen = torch.from_numpy(np.sort(shuffled[:MOST_GRAPHS]))
         colours = ColourVocabulary.learn(
             graphs,
             chosen,
@@ -225,9 +230,7 @@ class GraphForest:
             degree=graphs.label is None,
             every_round=True,
         )
-        rows = _rows(
-            graphs.select(chosen), colours, None if vectors is None else vectors[chosen.numpy()]
-        )
+        rows = _rows(graphs, chosen, colours, align)
         targets = task.encode(y[chosen]).double().numpy()
         shares = None if weight is None else weight[chosen].double().numpy()
         settings: dict[str, Any] = {
@@ -241,41 +244,76 @@ class GraphForest:
             forest = RandomForestClassifier(**settings).fit(rows, targets, shares)
             codes = forest.classes_.astype(np.int64)
         else:
-            known = np.where(np.isnan(targets), np.nanmean(targets, axis=0), targets)
-            forest = RandomForestRegressor(**settings).fit(rows, known, shares)
+            known = np.where(np.isnan(targets), np.nanmean(targets, axis=0), targets)  # (b, T)
+            forest = RandomForestRegressor(**settings)
+            forest.fit(rows, known[:, 0] if known.shape[1] == 1 else known, shares)
             codes = np.arange(known.shape[1])
-        return cls(colours, Trees.of(forest, codes), 0 if vectors is None else vectors.shape[1])
+        return cls(colours, Trees.of(forest, codes), rows.shape[1], align is not None)
 
     def outputs(
-        self, graphs: Collection, task: Task, vectors: Float[np.ndarray, "B Z"] | None = None
-    ) -> Float[Tensor, "B C"]:
+        self,
+        graphs: Collection,
+        index: Int[Tensor, " b"],
+        task: Task,
+        align: Align | None = None,
+    ) -> Float[Tensor, "b C"]:
         """Outputs in the form of a network's: logits, or standardised numbers.
 
         Args:
             graphs: with the structural features of the training graphs.
+            index: the graphs to predict.
             task: of the training targets.
-            vectors: aligned vectors, if the forest has read them in training.
+            align: as in training.
         """
-        values = np.empty((len(graphs), self.trees.outputs))
-        for part in torch.arange(len(graphs)).split(_AT_ONCE):
-            span = slice(int(part[0]), int(part[-1]) + 1)
-            more = None if vectors is None or not self.vectors else vectors[span]
-            values[span] = self.trees(_rows(graphs.select(part), self.colours, more))
+        values = np.empty((len(index), self.trees.outputs))
+        done = 0
+        for part in index.split(_AT_ONCE):
+            rows = _rows(graphs, part, self.colours, align if self.aligned else None)
+            if rows.shape[1] != self.columns:
+                raise ValueError(
+                    f"the forest reads {self.columns} numbers of each graph; these graphs have "
+                    f"{rows.shape[1]}"
+                )
+            values[done : done + len(part)] = self.trees(rows)
+            done += len(part)
         if isinstance(task, Regression):
             return torch.from_numpy(values).float()
-        chances = torch.zeros(len(values), task.outputs, dtype=torch.float64)
+        chances = torch.zeros(len(values), task.outputs, dtype=torch.float64)  # (b, C)
         chances[:, : values.shape[1]] = torch.from_numpy(values)
         if isinstance(task, MultiLabel):
             return chances.clamp(_LEAST, 1 - _LEAST).logit().float()
         return chances.clamp(min=_LEAST).log().float()
 
+    def config(self) -> dict[str, Any]:
+        """Everything but the trees, as JSON values."""
+        return {
+            "colours": self.colours.to_config(),
+            "columns": self.columns,
+            "aligned": self.aligned,
+            "outputs": self.trees.outputs,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GraphForest:
+        """The forest that a folder holds.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        columns, outputs = int(config["columns"]), int(config["outputs"])
+        trees = Trees.from_tensors(tensors, outputs, columns)
+        colours = ColourVocabulary.from_config(config["colours"])
+        return cls(colours, trees, columns, bool(config["aligned"]))
+
 
 def _rows(
-    graphs: Collection, colours: ColourVocabulary, vectors: Float[np.ndarray, "B Z"] | None
-) -> Float[np.ndarray, "B columns"]:
-    """What the trees read of each graph."""
-    parts = [summarise(graphs, colours)]
-    return np.concatenate(parts if vectors is None else [*parts, vectors], axis=1, dtype=np.float32)
+    graphs: Collection, index: Int[Tensor, " b"], colours: ColourVocabulary, align: Align | None
+) -> Float[np.ndarray, "b columns"]:
+    """What the trees read of each of the chosen graphs."""
+    parts = [summarise(graphs.select(index), colours)]
+    if align is not None:
+        parts.append(align(graphs, index))
+    return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
 def summarise(graphs: Collection, colours: ColourVocabulary) -> Float[np.ndarray, "B columns"]:
