@@ -38,6 +38,7 @@ def _option(each: Parameter) -> inspect.Parameter:
     """The option of a setting; numbers are checked by the setting's own rule, not by Typer."""
     rule = each.rule
     as_text = rule.kind in (tuple, list, object) or rule.choices or each.name in TEXT
+    as_text = as_text or (rule.optional and each.default is not None)  # none is a value
     kind: Any = str if as_text else rule.kind
     default = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
     annotation = kind | None if each.default is None else kind
@@ -75,7 +76,16 @@ def _value(each: Parameter, given: Any) -> Any:
         return tuple(map(int, sizes))
     if each.rule.kind is int:
         return None if given == "none" else int(given) if given.isdecimal() else given
+    if each.rule.kind is float and each.rule.optional:
+        return None if given == "none" else _number(name, given)
     return given
+
+
+def _number(name: str, given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, or none; got {given!r}") from None
 
 
 def seconds_of(text: str) -> float:

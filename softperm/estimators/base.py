@@ -26,7 +26,7 @@ from softperm.data.field_settings import FieldNames
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
-from softperm.estimators.settings import check_settings, choose, parameters
+from softperm.estimators.settings import check_settings, choose, parameters, training_config
 from softperm.nn.attribution import Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
@@ -38,10 +38,11 @@ from softperm.training.batching import Examples
 from softperm.training.data import TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.epoch_tracker import Epoch
+from softperm.training.forest import GraphForest
 from softperm.training.loop import FitResult, TrainingInterrupted, fit, predict
-from softperm.training.settings import TrainingConfig
+from softperm.training.settings import ForestConfig, TrainingConfig
 from softperm.training.stack import fit_stack
-from softperm.training.tasks import Task, mean_prediction, weight_array
+from softperm.training.tasks import Task, class_factors, mean_prediction, weigh, weight_array
 
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
@@ -67,6 +68,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     molecules_: str | None
     curve_: tuple[Epoch, ...]
     sharpness_: Sharpness | None  # None of a folder that was written without it
+    forest_: GraphForest | None  # None if the head has no forest, or training was interrupted
 
     def __init__(self, **settings: Any) -> None:
         given = _SIGNATURE.bind(self, **settings)
@@ -185,10 +187,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.features_ = VertexFeatures.learn(data.graphs, data.split.train, chosen)
         if chosen != StructuralFeatures():
             data = replace(data, graphs=self.features_.extend(data.graphs), content=None)
-        config, settings = (
-            self.model_config(data),
-            TrainingConfig(**choose(TrainingConfig, values)),
-        )
+        config = self.model_config(data)
+        settings = training_config(values, len(data.split.train))
         train = data.examples(data.split.train, config.embeds_labels)
         statistics = VertexStatistics.of(train.graphs, train.index)
         seeds = _network_seeds(settings.seed, values["ensemble"])
@@ -210,7 +210,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 interruption, result = raised, raised.results[0]
         if result.interrupted and self.checkpoint is None:  # by max_time
             warnings.warn(
-                f"training stopped after {len(result.curve)} of {self.epochs} epochs; the best "
+                f"training stopped after {len(result.curve)} of {settings.epochs} epochs; the best "
                 "epoch so far is kept. With checkpoint= it could be resumed.",
                 stacklevel=3,
             )
@@ -218,9 +218,39 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.curve_, self.best_epoch_ = result.curve, result.best_epoch
         self.interrupted_ = result.interrupted
         self.sharpness_ = _measure_sharpness(self.model_, train)
+        self.forest_ = None
         if interruption is not None:
             raise interruption
+        if "forest" in config.head and not result.interrupted:
+            self.forest_ = self._grow_forest(train, settings)
         return self
+
+    def _grow_forest(self, train: Examples, settings: TrainingConfig) -> GraphForest:
+        """The random forest of the training graphs."""
+        forest = ForestConfig(**choose(ForestConfig, self._settings()))
+        own = None if train.weight is None else train.weight[train.index]
+        factors = class_factors(settings.class_weight, self.task_, train.y[train.index], own)
+        with progress_bars(self.progress) as report:
+            report("growing a random forest", 0, 1, f"{forest.trees} trees")
+            return GraphForest.fit(
+                train.graphs,
+                train.index,
+                train.y,
+                self.task_,
+                self._align if forest.forest_vectors else None,
+                trees=forest.trees,
+                rounds=forest.forest_colours,
+                seed=settings.seed,
+                weight=weigh(train.y, train.weight, factors),
+            )
+
+    def _align(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[np.ndarray, "b Z"]:
+        """The aligned vectors of the chosen graphs of an encoded collection."""
+        device = next(self.model_.parameters()).device
+        parts = index.split(int(self.batch_size))
+        with torch.no_grad(), evaluating(self.model_):
+            rows = [self.model_.transform(graphs.batch(part).to(device)).cpu() for part in parts]
+        return torch.cat(rows).numpy()
 
     def transform(self, graphs: Graphs | Collection) -> np.ndarray:
         """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any.
@@ -229,9 +259,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             (B, P · P + P · F + P · P · d_e).
         """
         collection = self._encode(graphs)
-        with torch.no_grad():
-            parts = [self.model_.transform(b).cpu().numpy() for b in self._batches(collection)]
-        return np.concatenate(parts)
+        return self._align(collection, torch.arange(len(collection)))
 
     def permutations(self, graphs: Graphs) -> list[np.ndarray]:
         """The soft permutation (N, P) of each graph, rows in the graph's own vertex order."""
@@ -405,10 +433,14 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             "targets": self._targets_config(),
             "best_epoch": self.best_epoch_,
             "sharpness": self.sharpness_ and asdict(self.sharpness_),
+            "forest": self.forest_ and self.forest_.config(),
         }
         tensors = dict(model.state_dict())
         for k, other in enumerate(self.models_[1:], start=1):
             tensors |= {f"{_MEMBER}{k}.{name}": t for name, t in other.state_dict().items()}
+        if self.forest_ is not None:
+            arrays = self.forest_.trees.tensors()
+            tensors |= {f"{_FOREST}{name}": array for name, array in arrays.items()}
         write_folder(folder, config, tensors)
 
     @classmethod
@@ -433,11 +465,14 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         folder: str | Path,
         device: str | torch.device | None,
     ) -> Fitted:
-        members = _split_tensors(tensors)
+        arrays = {n.removeprefix(_FOREST): t for n, t in tensors.items() if n.startswith(_FOREST)}
+        members = _split_tensors({n: t for n, t in tensors.items() if not n.startswith(_FOREST)})
         models = [rebuild(config.get("model"), each, str(folder)) for each in members]
         try:
             estimator = cls._restore(config)
             estimator._check_fits(models)
+            forest = config.get("forest")
+            estimator.forest_ = None if forest is None else GraphForest.from_config(forest, arrays)
         except KeyError as problem:
             raise FolderError(f"{folder}: config.json lacks {problem}") from None
         except (TypeError, ValueError, AttributeError) as problem:
@@ -453,7 +488,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _restore(cls: type[Fitted], config: dict[str, Any]) -> Fitted:
         """An estimator with everything in a configuration except the network."""
         known = {"kind", "params", "model", "vocabulary", "colours", "molecules", "target_names"}
-        if unknown := set(config) - known - {"targets", "best_epoch", "sharpness"}:
+        if unknown := set(config) - known - {"targets", "best_epoch", "sharpness", "forest"}:
             raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
         params = config["params"]
         lists: dict[str, Any] = {
@@ -511,11 +546,24 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def outputs_of(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
         """The outputs for some graphs of an encoded collection, on the CPU.
 
-        Those of an ensemble have the mean of its networks' predictions as their prediction.
+        Those of an ensemble have the mean of its networks' predictions as their prediction; with
+        the head ``mlp+forest``, the mean of the networks' and the forest's.
         """
+        if self.forest_ is not None:
+            from_forest = self.forest_.outputs(graphs, index, self.task_, self._align)
+            if self.head == "forest":
+                return from_forest
+            both = torch.stack([self._network_outputs(graphs, index), from_forest])
+            return mean_prediction(self.task_, both)
+        return self._network_outputs(graphs, index)
+
+    def _network_outputs(
+        self, graphs: Collection, index: Int[Tensor, " b"]
+    ) -> Float[Tensor, "b C"]:
+        """The outputs of the networks alone."""
         device = next(self.model_.parameters()).device
-        batch_size = int(self.batch_size)
-        outputs = [predict(each, graphs, index, batch_size, device) for each in self.models_]
+        size = int(self.batch_size)
+        outputs = [predict(each, graphs, index, size, device).cpu() for each in self.models_]
         return (
             outputs[0] if len(outputs) == 1 else mean_prediction(self.task_, torch.stack(outputs))
         )
@@ -638,6 +686,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
 
 _MEMBER = "ensemble."  # begins the names of tensors of all networks but the first
+_FOREST = "forest."  # begins the names of the arrays of a random forest
 
 
 def _network_seeds(seed: int, count: int) -> list[int]:

@@ -1,6 +1,9 @@
 """The settings of the estimators: those of the network, of the training, and a few of their own.
 
-Nothing here loads torch, so that the command line can derive its options and help from it.
+The defaults of :class:`ModelConfig` and :class:`TrainingConfig` are the paper's network. Those of
+the estimators, :data:`RECOMMENDED`, were chosen by cross-validation on many collections; see
+``docs/results.md``. Nothing here loads torch, so that the command line can derive its options and
+help from it.
 """
 
 from __future__ import annotations
@@ -13,20 +16,28 @@ from softperm.data.feature_settings import StructuralFeatures
 from softperm.data.field_settings import FieldNames
 from softperm.nn.settings import ModelConfig
 from softperm.settings import Rule, Settings, defaults, rules, setting
-from softperm.training.settings import TrainingConfig
+from softperm.training.settings import ForestConfig, TrainingConfig
 
 
 @dataclass(frozen=True)
 class EstimatorConfig(Settings):
     """The settings of an estimator besides those of its network and its training."""
 
+    epochs: int | str = setting(
+        "auto",
+        "Passes over the training graphs; auto for 30 to 150, fewer the more graphs there are.",
+        kind=int,
+        at_least=1,
+        choices=("auto",),
+        group="Training",
+    )
     categories: str = setting(
         "one-hot",
         "Turns discrete labels into one-hot vectors or into learnt embeddings.",
         choices=("one-hot", "embedding"),
     )
     capacity: int | str | None = setting(
-        "auto",
+        None,
         "Number of vertices to which the paper pads every graph, at no cost; auto for the size of "
         "the largest training graph, None for no padding.",
         kind=int,
@@ -42,7 +53,7 @@ class EstimatorConfig(Settings):
         group="Training",
     )
     validation_fraction: float = setting(
-        0.1,
+        0.0,
         "Share of the graphs held out to select the best epoch; 0 keeps the last epoch.",
         at_least=0,
         below=1,
@@ -65,8 +76,38 @@ class EstimatorConfig(Settings):
     )
 
 
-SOURCES = (ModelConfig, StructuralFeatures, TrainingConfig, FieldNames, EstimatorConfig)
-"""The dataclasses whose settings are the parameters of an estimator."""
+SOURCES = (
+    ModelConfig, StructuralFeatures, TrainingConfig, ForestConfig, FieldNames, EstimatorConfig,
+)  # fmt: skip
+"""The dataclasses whose settings are the parameters of an estimator; the last one has priority."""
+
+RECOMMENDED: dict[str, Any] = {
+    "latent_vertices": 16,
+    "hidden": 64,
+    "scaling": "log-standard",
+    "attribute_scaling": "standard",
+    "permute_by": "encoded",
+    "compare": "cosine",
+    "latent_init": "uniform",
+    "iterations": 10,
+    "encoded": "both",
+    "encoded_rounds": 1,
+    "head": "mlp+forest",
+    "head_hidden": (256,),
+    "dropout": 0.5,
+    "clustering": True,
+    "neighbours": True,
+    "walks": 8,
+    "weight_decay": 1e-2,
+    "decoupled_decay": True,
+    "schedule": "cosine",
+    "ema": 0.99,
+    "criterion": "late-score",
+}
+"""Defaults of estimators, ``train`` and ``evaluate --data`` that differ from the paper's."""
+
+STEPS = 4000  # of training with epochs="auto"
+FEWEST_EPOCHS, MOST_EPOCHS = 30, 150
 
 
 @dataclass(frozen=True)
@@ -80,14 +121,28 @@ class Parameter:
 
 def parameters() -> Iterator[Parameter]:
     """All parameters of the estimators, in the order of their declaration."""
+    own = {name for name, _ in rules(EstimatorConfig)}
     for source in SOURCES:
-        values = defaults(source)
-        yield from (Parameter(name, values[name], rule) for name, rule in rules(source))
+        values = {**defaults(source), **RECOMMENDED}
+        for name, rule in rules(source):
+            if source is EstimatorConfig or name not in own:
+                yield Parameter(name, values[name], rule)
+
+
+def training_config(values: Mapping[str, Any], graphs: int) -> TrainingConfig:
+    """The settings of a training; ``graphs`` training graphs decide what is ``auto``."""
+    chosen = choose(TrainingConfig, values)
+    if chosen["epochs"] == "auto":
+        batches = -(-graphs // chosen["batch_size"])
+        chosen["epochs"] = min(max(STEPS // max(batches, 1), FEWEST_EPOCHS), MOST_EPOCHS)
+    return TrainingConfig(**chosen)
 
 
 def check_settings(values: Mapping[str, Any]) -> None:
     """Raises ValueError for the first setting that is out of range or does not fit another."""
-    for source in SOURCES:
+    EstimatorConfig(**choose(EstimatorConfig, values))
+    training_config(values, graphs=1)
+    for source in (ModelConfig, StructuralFeatures, ForestConfig, FieldNames):
         outputs = {"outputs": 1} if source is ModelConfig else {}
         source(**outputs, **choose(source, values))
 

@@ -112,8 +112,10 @@ class ModelConfig(Settings):
     )
     head: str = setting(
         "mlp",
-        "Reads the aligned matrices: mlp, or conv over consecutive latent vertices.",
-        choices=("mlp", "conv"),
+        "Reads the aligned matrices: mlp, or conv over consecutive latent vertices. With forest, a "
+        "random forest on aligned vectors and colour counts predicts in place of the trained "
+        "mlp; with mlp+forest, predictions are the mean of both.",
+        choices=("mlp", "conv", "forest", "mlp+forest"),
     )
     head_hidden: tuple[int, ...] = setting(
         (256, 128), "Layer sizes of the MLP of each aligned matrix.", at_least=1

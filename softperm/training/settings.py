@@ -142,6 +142,25 @@ class TrainingConfig(Settings):
             raise ValueError(f"schedule cosine works alone, not with {other}: set {other} to None")
 
 
+@dataclass(frozen=True)
+class ForestConfig(Settings):
+    """The random forest of a head ``forest`` or ``mlp+forest``."""
+
+    trees: int = setting(300, "Number of trees of a random forest.", at_least=1, group="Forest")
+    forest_colours: int = setting(
+        2,
+        "Rounds of Weisfeiler-Leman colours that a random forest counts.",
+        at_least=0,
+        below=17,
+        group="Forest",
+    )
+    forest_vectors: bool = setting(
+        False,
+        "Let a random forest read aligned vectors beside counts and quantiles.",
+        group="Forest",
+    )
+
+
 def check_class_weight(class_weight: object) -> None:
     """Raises ValueError unless it is None, ``balanced``, or a dict of weights."""
     if isinstance(class_weight, Mapping):
