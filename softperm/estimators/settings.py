@@ -88,6 +88,7 @@ RECOMMENDED: dict[str, Any] = {
     "attribute_scaling": "standard",
     "permute_by": "encoded",
     "compare": "cosine",
+    "temperature": 0.05,
     "latent_init": "uniform",
     "iterations": 10,
     "encoded": "both",
@@ -101,6 +102,7 @@ RECOMMENDED: dict[str, Any] = {
     "weight_decay": 1e-2,
     "decoupled_decay": True,
     "schedule": "cosine",
+    "label_smoothing": 0.1,
     "ema": 0.99,
     "criterion": "late-score",
 }

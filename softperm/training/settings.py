@@ -148,14 +148,14 @@ class ForestConfig(Settings):
 
     trees: int = setting(300, "Number of trees of a random forest.", at_least=1, group="Forest")
     forest_colours: int = setting(
-        2,
+        3,
         "Rounds of Weisfeiler-Leman colours that a random forest counts.",
         at_least=0,
         below=17,
         group="Forest",
     )
     forest_vectors: bool = setting(
-        False,
+        True,
         "Let a random forest read aligned vectors beside counts and quantiles.",
         group="Forest",
     )
