@@ -21,6 +21,7 @@ from softperm.cli import app
 from softperm.data.collection import Collection
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
+from softperm.estimators.settings import PAPER
 
 
 def random_graph(
@@ -111,8 +112,11 @@ def variant_name(variant: dict) -> str:
     return "-".join(words)
 
 
-FAST = {"latent_vertices": 4, "hidden": 8, "epochs": 2, "batch_size": 16, "progress": False}
-"""Settings of an estimator that trains in a moment."""
+FAST = {
+    **PAPER, "scaling": "log", "latent_vertices": 4, "hidden": 8, "epochs": 2, "batch_size": 16,
+    "progress": False,
+}  # fmt: skip
+"""Settings of an estimator that trains in a moment: a small network of the paper."""
 
 
 def labelled_path(labels: str) -> nx.Graph:

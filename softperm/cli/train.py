@@ -74,7 +74,7 @@ def train(
         float | None,
         Option(
             help="Share of the other graphs held out to select the best epoch; by default the "
-            "official split of a dataset that has one, otherwise 0.1.",
+            "official split of a dataset that has one, otherwise none.",
             rich_help_panel="Data",
         ),
     ] = None,
@@ -205,7 +205,8 @@ def _read(
         kind = sources.choose_task(task, file)
         change = "; --task changes this" if task == "auto" else ""
         log(f"{sources.describe_task(kind, file)}{change}")
-        shares = {key: 0.1 if share is None else share for key, share in fractions.items()}
+        usual = {"test_fraction": 0.1, "validation_fraction": 0.0}
+        shares = {key: usual[key] if share is None else share for key, share in fractions.items()}
         with called(file.ids):
             examples = sources.from_file(file, kind, **shares, seed=seed)
     split = examples.split

@@ -574,8 +574,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         The collection has degree and triangles as its structure; the model's own features and
         colours are added here.
         """
-        config, collection = self.model_.config, self.features_.extend(self.collect(graphs))
-        return replace(collection, codes=config is not None and config.embeds_labels)
+        collection = self.collect(graphs)
+        config = self.model_.config
+        codes = config is not None and config.embeds_labels
+        return replace(self.features_.extend(collection), codes=codes)
 
     def collect(self, graphs: Graphs | Collection) -> Collection:
         """Graphs encoded by the vocabulary of the training graphs, without the model's features."""

@@ -108,6 +108,19 @@ RECOMMENDED: dict[str, Any] = {
 }
 """Defaults of estimators, ``train`` and ``evaluate --data`` that differ from the paper's."""
 
+PAPER: dict[str, Any] = {
+    **{
+        name: value
+        for source in (ModelConfig, StructuralFeatures, TrainingConfig)
+        for name, value in defaults(source).items()
+        if name in RECOMMENDED
+    },
+    "scaling": "raw",
+    "capacity": "auto",
+    "validation_fraction": 0.1,
+}
+"""Settings that make an estimator the paper's π-GNN: ``PiGNNClassifier(**PAPER)``."""
+
 STEPS = 4000  # of training with epochs="auto"
 FEWEST_EPOCHS, MOST_EPOCHS = 30, 150
 

@@ -162,7 +162,7 @@ def from_dataset(
     split = dataset.official_split
     if split is None or test_fraction is not None or validation_fraction is not None:
         test = 0.1 if test_fraction is None else test_fraction
-        validation = 0.1 if validation_fraction is None else validation_fraction
+        validation = 0.0 if validation_fraction is None else validation_fraction
         split = divide(y, classes, test, validation, seed)
     sizes = dataset.collection.sizes
     if skip_empty:

@@ -84,7 +84,7 @@ def data(tmp_path_factory) -> Path:
 
 OPTIONS = {
     "P below 1": (("--latent-vertices", 0), "latent_vertices must be a whole number of at least 1"),
-    "no epochs": (("--epochs", 0), "epochs must be a whole number of at least 1; got 0"),
+    "no epochs": (("--epochs", 0), "epochs must be 'auto', or a whole number of at least 1; got 0"),
     "an unknown encoder": (("--encoder", "mpnn"), "encoder must be one of linear, gcn, gin"),
     "an unknown criterion": (
         ("--criterion", "auc"),
@@ -174,7 +174,7 @@ def test_what_fails_at_once_leaves_no_folder(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--dataset", "MUTAG", "--epochs", 0), "epochs must be a whole number"),
+        (("--dataset", "MUTAG", "--epochs", 0), "epochs must be 'auto', or a whole number"),
         (("--dataset", "MUTAG", "--max-time", "soon"), "--max-time must be a time span"),
         (("--dataset", "MUTAG", "--capacity", "big"), "capacity must be 'auto'"),
         (("--dataset", "MUTAG", "--encoder", "foo"), "encoder must be one of linear, gcn, gin"),

@@ -119,7 +119,9 @@ def test_parquet_without_its_library_says_what_to_install(trained, data, tmp_pat
 
 def test_unseen_labels_are_one_line_of_warning(tmp_path):
     words = [labelled_path(word) for word in ("ab", "ba", "aab", "abb")]
-    PiGNNClassifier(**FAST, validation_fraction=0.0).fit(words, [0, 1] * 2).save(tmp_path / "m")
+    PiGNNClassifier(**{**FAST, "validation_fraction": 0.0}).fit(words, [0, 1] * 2).save(
+        tmp_path / "m"
+    )
     path = write_json_lines(tmp_path / "g.jsonl", [labelled_path("az"), labelled_path("zz")])
     for command in ("predict", "embed"):
         done = run_command(command, tmp_path / "m", path, "--out", tmp_path / "out.csv")

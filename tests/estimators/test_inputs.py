@@ -44,7 +44,7 @@ def test_every_kind_of_input_gives_the_same_numbers(kind, fitted):
 def test_molecules_are_graphs():
     pytest.importorskip("rdkit")
     smiles = ["CCO", "c1ccccc1", "CC(=O)O", "C", "CCN", "C#N", "c1ccncc1", "OCC"]
-    made = PiGNNClassifier(**FAST, validation_fraction=0).fit(smiles, ["a", "b"] * 4)
+    made = PiGNNClassifier(**{**FAST, "validation_fraction": 0}).fit(smiles, ["a", "b"] * 4)
     assert made.vocabulary_.labels == (("C", "N", "O"),)
     bonds = ("AROMATIC", "DOUBLE", "SINGLE", "TRIPLE")
     assert made.vocabulary_.edge_labels == (bonds,)
@@ -108,7 +108,9 @@ def test_capacity_is_the_largest_training_graph_unless_said_otherwise():
     largest = max(map(len, GRAPHS))
     found = {}
     for capacity in ("auto", None, largest, 50):
-        made = PiGNNClassifier(**FAST, validation_fraction=0.0, capacity=capacity).fit(GRAPHS, Y)
+        made = PiGNNClassifier(**{**FAST, "validation_fraction": 0.0, "capacity": capacity}).fit(
+            GRAPHS, Y
+        )
         found[capacity] = made.model_.config.capacity, made.transform(GRAPHS)
     assert {k: v[0] for k, v in found.items()} == {
         "auto": largest,
@@ -239,10 +241,10 @@ def test_what_cannot_be_fitted_is_said_in_one_sentence(case):
     [
         ("latent_vertices", 0, "latent_vertices must be a whole number of at least 1; got 0"),
         ("encoder", "mpnn", "encoder must be one of linear, gcn, gin; got 'mpnn'"),
-        ("head", "tree", "head must be one of mlp, conv; got 'tree'"),
+        ("head", "tree", "head must be one of mlp, conv, forest, mlp+forest; got 'tree'"),
         ("capacity", 0, "capacity must be 'auto', a whole number of at least 1, or None; got 0"),
         ("capacity", "large", "capacity must be 'auto'"),
-        ("epochs", 0, "epochs must be a whole number of at least 1; got 0"),
+        ("epochs", 0, "epochs must be 'auto', or a whole number of at least 1; got 0"),
         ("batch_size", 0, "batch_size must be a whole number of at least 1; got 0"),
         ("patience", 0, "patience must be a whole number of at least 1, or None; got 0"),
         ("seed", -1, "seed must be a whole number of at least 0; got -1"),
@@ -250,7 +252,7 @@ def test_what_cannot_be_fitted_is_said_in_one_sentence(case):
         ("learning_rate", 0.0, "learning_rate must be a number above 0; got 0.0"),
         ("learning_rate", float("nan"), "learning_rate must be a number above 0; got nan"),
         ("weight_decay", -1.0, "weight_decay must be a number of at least 0; got -1.0"),
-        ("criterion", "auc", "criterion must be one of loss, score, late-score; got 'auc'"),
+        ("criterion", "auc", "criterion must be one of loss, score, late-score, last; got 'auc'"),
         (
             "validation_fraction",
             1,

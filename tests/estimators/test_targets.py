@@ -84,7 +84,7 @@ def test_a_class_of_validation_that_training_lacks_is_named():
 
 
 def test_many_classes_of_few_graphs_each():
-    made = PiGNNClassifier(**FAST, validation_fraction=0).fit(GRAPHS, np.arange(12) // 2)
+    made = PiGNNClassifier(**{**FAST, "validation_fraction": 0}).fit(GRAPHS, np.arange(12) // 2)
     assert made.predict_proba(GRAPHS).shape == (12, 6)
 
 

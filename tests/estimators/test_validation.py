@@ -57,7 +57,7 @@ def test_too_few_graphs_to_hold_out_for_a_regression_are_counted():
 
 
 def test_without_validation_the_last_epoch_is_kept():
-    made = PiGNNClassifier(**FAST, validation_fraction=0.0).fit(GRAPHS, Y)
+    made = PiGNNClassifier(**{**FAST, "validation_fraction": 0.0}).fit(GRAPHS, Y)
     assert made.best_epoch_ == 2
     assert all(np.isnan(epoch.validation_loss) for epoch in made.curve_)
 
@@ -66,7 +66,7 @@ def test_without_validation_the_last_epoch_is_kept():
 @pytest.mark.parametrize("kind", [PiGNNClassifier, PiGNNRegressor])
 def test_the_best_epoch_is_the_one_of_the_best_validation_figure(kind, criterion):
     settings = {**FAST, "epochs": 8, "learning_rate": 3e-2, "criterion": criterion}
-    made = kind(**settings, validation_fraction=0.25).fit(GRAPHS, Y)
+    made = kind(**{**settings, "validation_fraction": 0.25}).fit(GRAPHS, Y)
     if criterion == "loss":
         figures = [epoch.validation_loss for epoch in made.curve_]
     else:
@@ -88,13 +88,13 @@ def test_given_validation_graphs_choose_the_epoch_and_are_not_trained_on():
     losses = [[epoch.train_loss for epoch in run.curve_] for run in (made, flipped)]
     assert losses[0] == losses[1]
     assert made.curve_[0].validation_loss != flipped.curve_[0].validation_loss
-    alone = PiGNNClassifier(**settings, validation_fraction=0.0).fit(GRAPHS[:12], Y[:12])
+    alone = PiGNNClassifier(**{**settings, "validation_fraction": 0.0}).fit(GRAPHS[:12], Y[:12])
     assert [epoch.train_loss for epoch in alone.curve_] == losses[0]
 
 
 def test_training_stops_when_patience_ends_and_goes_back_to_the_best_epoch():
     settings = {**FAST, "epochs": 60, "learning_rate": 1e-9, "validation_fraction": 0.25}
-    made = PiGNNClassifier(**settings, patience=3, criterion="score").fit(GRAPHS, Y)
+    made = PiGNNClassifier(**{**settings, "patience": 3, "criterion": "score"}).fit(GRAPHS, Y)
     assert made.best_epoch_ == 1
     assert len(made.curve_) == 4
     assert not made.interrupted_
@@ -102,7 +102,7 @@ def test_training_stops_when_patience_ends_and_goes_back_to_the_best_epoch():
 
 def test_patience_without_validation_graphs_is_refused():
     with pytest.raises(ValueError, match="patience counts epochs by the figures of validation"):
-        PiGNNClassifier(**FAST, patience=3, validation_fraction=0.0).fit(GRAPHS, Y)
+        PiGNNClassifier(**{**FAST, "patience": 3, "validation_fraction": 0.0}).fit(GRAPHS, Y)
 
 
 def test_a_validation_part_without_targets_is_refused():
@@ -115,8 +115,8 @@ def test_a_score_that_validation_graphs_do_not_define_is_refused():
     y = np.stack([Y, Y], axis=1)
     held = (GRAPHS[:2], [[1, 1], [1, 1]])
     with pytest.raises(ValueError, match=r"do not define a roc_auc .* choose criterion loss"):
-        PiGNNClassifier(**FAST, criterion="score").fit(GRAPHS, y, validation=held)
-    PiGNNClassifier(**FAST, criterion="loss").fit(GRAPHS, y, validation=held)
+        PiGNNClassifier(**{**FAST, "criterion": "score"}).fit(GRAPHS, y, validation=held)
+    PiGNNClassifier(**{**FAST, "criterion": "loss"}).fit(GRAPHS, y, validation=held)
 
 
 @pytest.fixture
@@ -236,7 +236,9 @@ def test_the_progress_bar_is_there_on_a_terminal_unless_turned_off(
 
 def test_standard_scaling_uses_the_training_vertices_alone():
     held = (GRAPHS[12:], Y[12:])
-    made = PiGNNClassifier(**FAST, scaling="standard").fit(GRAPHS[:12], Y[:12], validation=held)
+    made = PiGNNClassifier(**{**FAST, "scaling": "standard"}).fit(
+        GRAPHS[:12], Y[:12], validation=held
+    )
     degrees = torch.tensor([float(d) for graph in DRAWN[:12] for _, d in graph.degree()])
     scale = made.model_.permutation.encoder.scale
     assert scale.mean[0].item() == pytest.approx(degrees.mean().item(), rel=1e-5)

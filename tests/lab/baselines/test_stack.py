@@ -123,7 +123,7 @@ def test_a_stack_refuses_what_only_a_training_alone_can_do():
         with pytest.raises(ValueError, match=f"{name} is not supported when models are trained in"):
             fit_stack(*rest, TrainingConfig(epochs=1, **{name: value}))
     with pytest.raises(
-        ValueError, match="criterion must be one of loss, score, late-score; got 'scor'"
+        ValueError, match="criterion must be one of loss, score, late-score, last; got 'scor'"
     ):
         fit_stack(*rest, TrainingConfig(epochs=1), criteria=["loss", "scor"])
 
