@@ -138,7 +138,7 @@ def test_the_run_folder_says_what_was_asked_and_what_was_seen(data, tmp_path, mo
     assert told["seconds"] == round(sum(float(row["seconds"]) for row in rows), 2)
     log = (tmp_path / "log.txt").read_text()
     assert "target kind: classification (2 classes); --task changes this" in log
-    assert "g: 20 graphs, 16 to train, 2 to validate, 2 to test" in log
+    assert "g: 20 graphs, 18 to train, 0 to validate, 2 to test" in log
     assert f"wrote {tmp_path}/model" in log
     assert log in done.stderr
     assert str(tmp_path) in done.stdout
