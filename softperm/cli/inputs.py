@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, counting
+from softperm.cli.console import (
+    called,
+    counting,
+    goes_on,
+    lines,
+    ready_file,
+    ready_folder,
+    say,
+)
 from softperm.data.field_settings import STANDARD, FieldNames
+from softperm.progress import progress_bars
 
 if TYPE_CHECKING:
     import numpy as np
 
     from softperm.data.collection import Collection
     from softperm.estimators.base import PiGNNEstimator
+    from softperm.estimators.streaming import Summary
+
+ENGINES = ("local", "ray")
 
 Run = Annotated[
     str,
@@ -32,6 +46,17 @@ SmilesColumn = Annotated[str | None, typer.Option(help="Column of SMILES in a ta
 Symmetrise = Annotated[bool, typer.Option(help="Read directed edges in both directions.")]
 SkipEmpty = Annotated[bool, typer.Option(help="Leave out graphs without vertices.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of raw datasets, searched first.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column of names in a table; the SMILES by default.")
+]
+Strict = Annotated[bool, typer.Option(help="Stop at the first graph without a result.")]
+Engine = Annotated[
+    str, typer.Option(help="local: processes of this machine; ray: the machines of a Ray cluster.")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes, or actors on Ray; by default one a core or GPU."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -50,13 +75,13 @@ class Input:
     targets: dict[str, np.ndarray]
 
 
-def load_model(run: str, device: str) -> PiGNNEstimator:
-    """The estimator of a run folder, of a model folder, or of the Hub.
+def model_folder(run: str) -> str:
+    """The model folder of a run, or on the Hub; other folders are themselves models.
 
     Warns if the run is not finished.
     """
     from softperm.cli.run_folder import CHECKPOINT
-    from softperm.estimators.base import load_estimator
+    from softperm.nn.model_folder import local_folder
 
     inner = Path(run) / "model"
     if inner.is_dir() and (Path(run) / CHECKPOINT).exists():
@@ -64,7 +89,113 @@ def load_model(run: str, device: str) -> PiGNNEstimator:
             f"the training in {run} is not finished: the same softperm train command resumes it",
             stacklevel=2,
         )
-    return load_estimator(inner if inner.is_dir() else run, device)
+    return str(local_folder(inner if inner.is_dir() else run))
+
+
+def load_model(run: str, device: str) -> PiGNNEstimator:
+    """The estimator of a run folder, of a model folder, or of the Hub."""
+    from softperm.estimators.base import load_estimator
+
+    return load_estimator(model_folder(run), device)
+
+
+def compute_table(
+    run: str,
+    data: str,
+    out: Path,
+    endings: Sequence[str],
+    *,
+    device: str,
+    smiles_column: str | None,
+    id_column: str | None,
+    symmetrise: bool,
+    strict: bool,
+    data_root: Path | None,
+    engine: str,
+    processes: int | None,
+    options: Mapping[str, bool],
+) -> tuple[Summary, Any]:
+    """A table of a trained model's results for a file or a dataset, written in constant memory.
+
+    Args:
+        run: run folder, model folder, or name on the Hub.
+        data: file of graphs, or the name of a dataset.
+        out: file or folder to write.
+        endings: of the formats that may be written.
+        device: where the network computes.
+        smiles_column: the column of SMILES.
+        id_column: the column of names.
+        symmetrise: whether to read directed edges in both directions.
+        strict: whether to stop at the first graph without a result.
+        data_root: folder of raw datasets.
+        engine: ``local`` or ``ray``.
+        processes: number of processes on this machine.
+        options: what to compute, for :class:`softperm.estimators.streaming.ShardWorker`.
+
+    Returns:
+        The summary of all graphs; and the score of predictions, or the length of vectors.
+    """
+    from softperm.data.result_files import find_format
+    from softperm.training.sources import is_dataset
+
+    if engine not in ENGINES:
+        raise ValueError(f"--engine must be {' or '.join(ENGINES)}; got {engine!r}")
+    if engine == "ray" and is_dataset(data):
+        raise ValueError("--engine ray reads files, not datasets by name: name a file or a folder")
+    ending, is_folder = find_format(out, endings), not out.suffix
+    (ready_folder if is_folder else ready_file)(out)
+    with lines(), progress_bars() as report:
+        from softperm.estimators import streaming
+        from softperm.training.devices import find_device
+
+        worker = streaming.ShardWorker(
+            model_folder(run), find_device(device).type, folder=_parts_folder(out), ending=ending,
+            symmetrise=symmetrise, strict=strict, **options,
+        )  # fmt: skip
+        columns = {"smiles_column": smiles_column, "id_column": id_column}
+        rows = streaming.rows_of_part(worker)
+        shards, content = _shards(worker.estimator, data, data_root, columns, symmetrise, rows)
+        identity = {"data": data, "content": content, **columns, "rows": rows, **worker.identity}
+        compute: Any = partial(streaming.run_shards, processes=processes)
+        if engine == "ray":
+            from softperm.estimators.cluster import run_on_ray
+
+            compute = partial(run_on_ray, workers=processes)
+        with goes_on(out):
+            summary, score = streaming.write_table(worker, shards, out, identity, compute, report)
+        if summary.problems:
+            say(
+                f"{summary.problems:,} of {summary.rows:,} graphs have no result, the column "
+                f"problem says why; the first: {summary.first_problem}"
+            )
+        return summary, len(worker.names) if options["vectors"] else score
+
+
+def _parts_folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.parts") if out.suffix else out
+
+
+def _shards(
+    estimator: PiGNNEstimator,
+    source: str,
+    data_root: Path | None,
+    columns: Mapping[str, str | None],
+    symmetrise: bool,
+    rows: int,
+) -> tuple[Callable[[], Generator[Any]], object]:
+    """Opens the graphs of a file or a dataset in shards; and what identifies their content."""
+    from softperm.data.formats.shards import read_shards
+    from softperm.estimators.streaming import collection_shards
+    from softperm.training.sources import is_dataset
+
+    if not is_dataset(source):
+        path = Path(source)
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        stats = [(file.name, file.stat()) for file in files if file.is_file()]
+        content = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+        return partial(read_shards, path, **columns, symmetrise=symmetrise, rows=rows), content
+    graphs, ids, targets, fingerprint = _read_dataset(estimator, source, data_root)
+    return partial(collection_shards, graphs, ids, targets, rows), fingerprint
 
 
 def read_for(
@@ -74,22 +205,33 @@ def read_for(
     smiles_column: str | None,
     symmetrise: bool,
 ) -> Input:
-    """The graphs of a file or a dataset, for a trained estimator."""
-    from softperm.training.sources import class_values, encode_dataset, is_dataset
+    """The graphs of a file or a dataset, all in memory, for a trained estimator."""
+    from softperm.training.sources import is_dataset
 
-    if not is_dataset(source):
-        file = read_file(source, smiles_column, symmetrise, fields=estimator.field_names)
-        if estimator.molecules_:  # features of OGB and QM9 are computed from SMILES, the names
-            return Input(list(file.ids), file.ids, file.targets)
-        with called(file.ids):
-            graphs = estimator.vocabulary_.encode(file.graphs)
-        return Input(graphs, file.ids, file.targets)
-    dataset, collection = encode_dataset(source, data_root, estimator.vocabulary_)
-    ids = tuple(map(str, range(len(dataset))))
+    if is_dataset(source):
+        return Input(*_read_dataset(estimator, source, data_root)[:3])
+    file = read_file(source, smiles_column, symmetrise, fields=estimator.field_names)
+    if estimator.molecules_:  # features of OGB and QM9 are computed from SMILES, the names
+        return Input(list(file.ids), file.ids, file.targets)
+    with called(file.ids):
+        graphs = estimator.vocabulary_.encode(file.graphs)
+    return Input(graphs, file.ids, file.targets)
+
+
+def _read_dataset(
+    estimator: PiGNNEstimator, name: str, data_root: Path | None
+) -> tuple[Collection, tuple[str, ...], dict[str, np.ndarray], str]:
+    """A dataset encoded for an estimator: graphs, names, targets, fingerprint of the content."""
+    from softperm.training.sources import class_values, encode_dataset
+
+    dataset, collection = encode_dataset(name, data_root, estimator.vocabulary_)
     if dataset.task == "classification":
-        return Input(collection, ids, {dataset.target_names[0]: class_values(dataset)})
-    columns = zip(dataset.target_names, dataset.y.double().numpy().T, strict=True)
-    return Input(collection, ids, dict(columns))
+        targets = {dataset.target_names[0]: class_values(dataset)}
+    else:
+        values = dataset.y.double().numpy()
+        targets = dict(zip(dataset.target_names, values.T, strict=True))
+    ids = tuple(map(str, range(len(dataset))))
+    return collection, ids, targets, dataset.fingerprint
 
 
 def read_file(

@@ -190,13 +190,8 @@ def warn_removed(removed: Iterable[Removed], stacklevel: int = 3, again: bool = 
     """
     removed = list(removed)
     loops, duplicates = sum(r.loops for r in removed), sum(r.duplicates for r in removed)
-    if loops or duplicates:
-        touched = sum(1 for r in removed if r.loops or r.duplicates)
-        warnings.warn(
-            f"removed {loops} self-loops and {duplicates} duplicate edges from {touched} of "
-            f"{len(removed)} graphs; of an edge listed twice the first listing stays",
-            stacklevel=stacklevel,
-        )
+    changed = sum(1 for r in removed if r.loops or r.duplicates)
+    warn_removed_edges(loops, duplicates, changed, len(removed), stacklevel + 1)
     if again:
         return
     for kind, side in (("vertex", 0), ("edge", 1)):
@@ -214,6 +209,18 @@ def warn_removed(removed: Iterable[Removed], stacklevel: int = 3, again: bool = 
             f"x of the vertices holds {len(values)} distinct whole numbers ({some}, …), which are "
             "read as amounts; if they are codes, vertex_labels=x reads them as labels "
             "(vertex_attributes=x keeps this as it is)",
+            stacklevel=stacklevel,
+        )
+
+
+def warn_removed_edges(
+    loops: int, duplicates: int, changed: int, count: int, stacklevel: int = 2
+) -> None:
+    """Warn of self-loops and duplicate edges removed from some of the graphs, if there are any."""
+    if changed:
+        warnings.warn(
+            f"removed {loops} self-loops and {duplicates} duplicate edges from {changed} of "
+            f"{count} graphs; of an edge listed twice the first listing stays",
             stacklevel=stacklevel,
         )
 

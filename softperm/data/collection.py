@@ -117,6 +117,25 @@ class Collection:
             self, ptr=ptr, edge_ptr=edge_ptr, edge_index=self.edge_index[:, edges], **rows
         )
 
+    def split(self, index: Int[Tensor, " b"], vertices: int) -> list[Int[Tensor, " _"]]:
+        """Divides an index into consecutive parts of at most so many vertices.
+
+        Batches of equal cost need equal numbers of vertices, not of graphs. A larger graph is a
+        part of its own.
+
+        Args:
+            index: the graphs' positions.
+            vertices: largest number of vertices of a part.
+        """
+        cuts, total = [0], 0
+        for k, size in enumerate(self.sizes[index.to(self.ptr.device)].tolist()):
+            if total + size > vertices and k > cuts[-1]:
+                cuts.append(k)
+                total = 0
+            total += size
+        ends = [*cuts[1:], len(index)]
+        return [index[first:last] for first, last in zip(cuts, ends, strict=True)]
+
     def batch(self, index: Int[Tensor, " b"], totals: tuple[int, int] | None = None) -> GraphBatch:
         """The chosen graphs as one PyG batch, ready for the model.
 

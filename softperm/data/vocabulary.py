@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -22,6 +23,7 @@ from softperm.data.canonical import (
 )
 from softperm.data.collection import Collection
 from softperm.data.features import structural_features
+from softperm.data.molecules import Molecules, bond_names, element_symbols
 from softperm.errors import GraphError, GraphWarning
 from softperm.pyg import Data
 
@@ -101,8 +103,8 @@ class Vocabulary:
         label = _encode(graphs, "label", self.labels)
         edge_label = _encode(graphs, "edge_label", self.edge_labels)
         unseen = [
-            _unseen(graphs, "label", label, ptr),
-            _unseen(graphs, "edge_label", edge_label, edge_ptr),
+            _unseen(label, ptr, partial(_values, graphs, "label")),
+            _unseen(edge_label, edge_ptr, partial(_values, graphs, "edge_label")),
         ]
         if any(labels.rows for labels in unseen):
             _warn_unseen(*unseen)
@@ -118,6 +120,48 @@ class Vocabulary:
             edge_label_sizes=tuple(map(len, self.edge_labels)),
             edge_attr=_stack(graphs, "edge_attr", self.edge_attr_size),
             edge_weight=_weights(graphs) if self.weighted else None,
+        )
+
+    @property
+    def of_symbols(self) -> bool:
+        """Whether training graphs had one label for each vertex and edge, and nothing else.
+
+        Molecules from SMILES have: the element of an atom, the type of a bond.
+        """
+        columns = (len(self.labels), len(self.edge_labels))
+        return columns == (1, 1) and not (self.x_size or self.edge_attr_size or self.weighted)
+
+    def encode_molecules(self, molecules: Molecules) -> Collection:
+        """Molecules from :func:`softperm.data.molecules.read_symbols`, as :meth:`encode` does.
+
+        The result is that of the molecules' graphs, without a Python object for each of them.
+        """
+        ptr, edge_ptr = (
+            _ptr(torch.from_numpy(counts)) for counts in (molecules.sizes, molecules.edge_counts)
+        )
+        edge_index = torch.from_numpy(molecules.edge_index).long()
+        codes, unseen = [], []
+        for column, numbers, names, starts in (
+            (self.labels[0], molecules.atom, element_symbols(), ptr),
+            (self.edge_labels[0], molecules.bond, bond_names(), edge_ptr),
+        ):
+            code_of = {value: code for code, value in enumerate(column)}
+            table = torch.tensor([code_of.get(name, -1) for name in names])
+            symbols = np.array(names)[numbers[:, 0]]
+            codes.append(table[torch.from_numpy(numbers).long()])  # (V, 1)
+            unseen.append(_unseen(codes[-1], starts, lambda c, symbols=symbols: symbols))
+        if any(labels.rows for labels in unseen):
+            _warn_unseen(*unseen)
+        shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff())
+        return Collection(
+            ptr=ptr,
+            edge_ptr=edge_ptr,
+            edge_index=edge_index,
+            structure=structural_features(edge_index + shift, ptr),
+            label=codes[0],
+            label_sizes=(len(self.labels[0]),),
+            edge_label=codes[1],
+            edge_label_sizes=(len(self.edge_labels[0]),),
         )
 
     def to_config(self) -> dict[str, Any]:
@@ -286,25 +330,68 @@ class _Unseen:
     labels: tuple[Label, ...] = ()
 
 
-def _unseen(graphs: Sequence[Data], field: str, codes: Tensor | None, ptr: Tensor) -> _Unseen:
-    """The unseen labels of a field; ``ptr`` is where each graph's rows begin."""
+def _unseen(
+    codes: Tensor | None, ptr: Tensor, values: Callable[[int], np.ndarray | list[Label]]
+) -> _Unseen:
+    """The unseen labels of a field.
+
+    Args:
+        codes: of all rows.
+        ptr: where each graph's rows begin.
+        values: the labels in one column of all rows.
+    """
     if codes is None or not bool((codes < 0).any()):
         return _Unseen()
     labels: dict[Label, None] = {}  # a set that keeps the order
     for c, column in enumerate((codes < 0).unbind(1)):
-        values = _values(graphs, field, c)
+        of = values(c)
         for k in column.nonzero()[:, 0][:1000].tolist():
-            labels[values[k] if isinstance(values, list) else int(values[k])] = None
+            labels[of[k] if isinstance(of, list) else of[k].item()] = None
     rows = (codes < 0).any(dim=1).nonzero()[:, 0]
     owners = torch.searchsorted(ptr[1:], rows, right=True).unique()
     return _Unseen(len(rows), frozenset(owners.tolist()), tuple(labels)[:3])
 
 
+class UnseenLabels(GraphWarning):
+    """Labels of some graphs that training did not see.
+
+    Args:
+        indices: positions of the graphs, at least one.
+        vertices: number of vertices with such labels.
+        edges: number of edges with such labels.
+        labels: the first few of the labels.
+        name: the first graph's name in the message; ``graph <index>`` by default.
+    """
+
+    def __init__(
+        self,
+        indices: Sequence[int],
+        vertices: int,
+        edges: int,
+        labels: Sequence[Label],
+        name: str | None = None,
+    ) -> None:
+        examples = ", ".join(map(repr, labels))
+        problem = (
+            f"{vertices} vertices and {edges} edges have labels that training did not see (such as "
+            f"{examples}); these count as no label"
+        )
+        super().__init__(indices, problem, name)
+        self.args = (indices, vertices, edges, labels, name)  # pickle rebuilds it from these
+        self.vertices, self.edges, self.labels = vertices, edges, tuple(labels)
+
+    def joined(self, other: UnseenLabels) -> UnseenLabels:
+        """One warning for both; the first graph is that of this one."""
+        return UnseenLabels(
+            range(len(self.indices) + len(other.indices)),
+            self.vertices + other.vertices,
+            self.edges + other.edges,
+            tuple(dict.fromkeys(self.labels + other.labels))[:3],
+            self.name,
+        )
+
+
 def _warn_unseen(vertices: _Unseen, edges: _Unseen) -> None:
     """Warn once about all labels that did not occur in training."""
-    examples = ", ".join(map(repr, vertices.labels + edges.labels))
-    problem = (
-        f"{vertices.rows} vertices and {edges.rows // 2} edges have labels that training did not "
-        f"see (such as {examples}); these count as no label"
-    )
-    warnings.warn(GraphWarning(sorted(vertices.graphs | edges.graphs), problem), stacklevel=3)
+    graphs, labels = sorted(vertices.graphs | edges.graphs), vertices.labels + edges.labels
+    warnings.warn(UnseenLabels(graphs, vertices.rows, edges.rows // 2, labels), stacklevel=3)

@@ -6,7 +6,7 @@ import inspect
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.nn.permutation import Sharpness
+from softperm.parallel import batches
 from softperm.progress import progress_bars
 from softperm.pyg import Data
 from softperm.training.batching import Examples
@@ -39,12 +40,14 @@ from softperm.training.data import TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.epoch_tracker import Epoch
 from softperm.training.forest import GraphForest
-from softperm.training.loop import FitResult, TrainingInterrupted, fit, predict
+from softperm.training.loop import FitResult, TrainingInterrupted, fit
 from softperm.training.settings import ForestConfig, TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Task, class_factors, mean_prediction, weigh, weight_array
 
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
+BATCH_VERTICES = (1 << 12, 1 << 17)  # of a batch that is not trained on, on a CPU and on a GPU
+ITERATED_GRAPHS = 512  # that iter_predict and iter_transform hold at once
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
 
 Graphs = Sequence[Any] | np.ndarray
@@ -246,10 +249,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def _align(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[np.ndarray, "b Z"]:
         """The aligned vectors of the chosen graphs of an encoded collection."""
-        device = next(self.model_.parameters()).device
-        parts = index.split(int(self.batch_size))
         with torch.no_grad(), evaluating(self.model_):
-            rows = [self.model_.transform(graphs.batch(part).to(device)).cpu() for part in parts]
+            rows = [self.model_.transform(batch).cpu() for batch in self._batches(graphs, index)]
         return torch.cat(rows).numpy()
 
     def transform(self, graphs: Graphs | Collection) -> np.ndarray:
@@ -258,8 +259,40 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         Returns:
             (B, P · P + P · F + P · P · d_e).
         """
-        collection = self._encode(graphs)
-        return self._align(collection, torch.arange(len(collection)))
+        return self.vectors_of(self._encode(graphs))
+
+    def vectors_of(self, graphs: Collection) -> Float[np.ndarray, "b F"]:
+        """The aligned vectors of an encoded collection; see :meth:`transform`."""
+        return self._align(graphs, torch.arange(len(graphs)))
+
+    def iter_transform(self, graphs: Iterable[Any]) -> Iterator[np.ndarray]:
+        """The aligned vector of each graph, one after the other, in constant memory.
+
+        Args:
+            graphs: any iterable of graphs of one kind, such as a generator.
+        """
+        return self._iterate(self.transform, graphs)
+
+    def iter_predict(self, graphs: Iterable[Any]) -> Iterator[Any]:
+        """The prediction for each graph, one after the other, in constant memory.
+
+        Args:
+            graphs: any iterable of graphs of one kind, such as a generator.
+        """
+        return self._iterate(self.predict, graphs)
+
+    def _iterate(
+        self, function: Callable[[Sequence[Any]], np.ndarray], graphs: Iterable[Any]
+    ) -> Iterator[Any]:
+        """The results of a function for some graphs at a time; errors count all graphs."""
+        self._check_fitted()
+        first = 0
+        for some in batches(graphs, ITERATED_GRAPHS):
+            try:
+                yield from function(some)
+            except GraphError as error:
+                raise GraphError(first + error.index, error.problem) from None
+            first += len(some)
 
     def permutations(self, graphs: Graphs) -> list[np.ndarray]:
         """The soft permutation (N, P) of each graph, rows in the graph's own vertex order."""
@@ -543,6 +576,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         collection = self._encode(graphs)
         return self.outputs_of(collection, torch.arange(len(collection)))
 
+    @torch.no_grad()
     def outputs_of(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
         """The outputs for some graphs of an encoded collection, on the CPU.
 
@@ -561,9 +595,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self, graphs: Collection, index: Int[Tensor, " b"]
     ) -> Float[Tensor, "b C"]:
         """The outputs of the networks alone."""
-        device = next(self.model_.parameters()).device
-        size = int(self.batch_size)
-        outputs = [predict(each, graphs, index, size, device).cpu() for each in self.models_]
+        outputs = []
+        for model in self.models_:
+            with evaluating(model):
+                parts = [model(batch).float() for batch in self._batches(graphs, index)]
+            outputs.append(torch.cat(parts).cpu())
         return (
             outputs[0] if len(outputs) == 1 else mean_prediction(self.task_, torch.stack(outputs))
         )
@@ -585,9 +621,12 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         if isinstance(graphs, Collection):
             return graphs
         if self.molecules_ is not None:
-            from softperm.training.sources import encode_molecules
+            from softperm.training.sources import encode_smiles
 
-            return encode_molecules(self.molecules_, list(graphs))
+            collection, problems = encode_smiles(self.molecules_, list(graphs), self.vocabulary_)
+            if problems or collection is None:
+                raise GraphError(*next(iter(problems.items()), (0, "expected a list of SMILES")))
+            return collection
         graphs, _ = read_list(graphs, self.symmetrise, self.field_names, again=True)
         return self.vocabulary_.encode(graphs)
 
@@ -596,9 +635,13 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """Names of the attributes of vertices and edges that are read."""
         return FieldNames(**choose(FieldNames, self._plain_params()))
 
-    def _batches(self, collection: Collection) -> Iterator[GraphBatch]:
+    def _batches(
+        self, collection: Collection, index: Int[Tensor, " b"] | None = None
+    ) -> Iterator[GraphBatch]:
+        """Batches of about equal numbers of vertices, on the device of the network."""
         device = next(self.model_.parameters()).device
-        for part in torch.arange(len(collection)).split(int(self.batch_size)):
+        index = torch.arange(len(collection)) if index is None else index
+        for part in collection.split(index, BATCH_VERTICES[device.type == "cuda"]):
             yield collection.batch(part).to(device)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -657,6 +700,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             edge_label_sizes=graphs.edge_label_sizes if codes else (),
             weighted=graphs.edge_weight is not None,
         )
+
+    def predict(self, graphs: Sequence[Any]) -> np.ndarray:
+        """The prediction for each graph."""
+        raise NotImplementedError
 
     def decode(self, outputs: Tensor) -> np.ndarray:
         """The predictions that follow from the network's outputs (B, C)."""

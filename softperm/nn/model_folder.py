@@ -71,7 +71,7 @@ def read_folder(
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    folder = _download(str(folder)) if str(folder).startswith("hf://") else Path(folder)
+    folder = local_folder(folder)
     if not folder.is_dir():
         raise FolderError(f"{folder}: no such model folder; softperm train, or save, makes one")
     path = folder / WEIGHTS
@@ -91,6 +91,11 @@ def read_folder(
             "configuration of softperm; train the model again"
         )
     return _parse_config(text, folder, kind), tensors
+
+
+def local_folder(folder: str | Path) -> Path:
+    """The folder of a model on this machine; ``hf://owner/name`` is fetched from the Hub."""
+    return _download(str(folder)) if str(folder).startswith("hf://") else Path(folder)
 
 
 def _digest(content: bytes) -> str:

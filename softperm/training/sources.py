@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.tables import as_number
 from softperm.data.vocabulary import Label, Vocabulary
-from softperm.errors import GraphError, errors_about_graph
+from softperm.errors import GraphError
 from softperm.training.data import TrainingData, divide
 from softperm.training.tasks import (
     METRICS,
@@ -296,27 +297,44 @@ def _recode(
     return torch.stack(columns, dim=1)
 
 
-def encode_molecules(kind: str, smiles: Sequence[str]) -> Collection:
-    """Molecules with the atom and bond features of OGB (``ogb``) or of QM9 (``qm9``)."""
-    from softperm.data.molecules import OGB, encode, parse_smiles
+def reads_smiles(estimator: Any) -> bool:
+    """Whether SMILES can be encoded for a fitted estimator without a graph object for each."""
+    return estimator.molecules_ is not None or estimator.vocabulary_.of_symbols
 
+
+def encode_smiles(
+    kind: str | None, smiles: Sequence[str], vocabulary: Vocabulary
+) -> tuple[Collection | None, dict[int, str]]:
+    """Molecules laid end to end, and the problem of each that cannot be read by its position.
+
+    Args:
+        kind: ``ogb`` or ``qm9`` for the features of these datasets; None for the labels of SMILES.
+        smiles: the molecules.
+        vocabulary: that of the training graphs, for labels.
+
+    Returns:
+        The molecules that can be read, None if there are none; and the problems.
+    """
+    from softperm.data.molecules import OGB, read_each, read_ogb, read_symbols
+
+    if kind is None:
+        molecules, problems = read_each(smiles, read_symbols)
+        return (molecules and vocabulary.encode_molecules(molecules)), problems
+    encoding, read = OGB, read_ogb
     if kind == "qm9":
-        from softperm.data.datasets.qm9 import QM9, SmilesBatch, encode_smiles
+        from softperm.data.datasets.qm9 import QM9, read_qm9
 
-        encoding, (molecules, _) = QM9, encode_smiles(SmilesBatch(0, tuple(smiles)))
-    else:
-        parsed = []
-        for i, text in enumerate(smiles):
-            with errors_about_graph(i):
-                parsed.append(parse_smiles(text, any_aromaticity=True))
-        encoding, molecules = OGB, encode(parsed, OGB)
+        encoding, read = QM9, read_qm9
+    molecules, problems = read_each(smiles, read)
+    if molecules is None:
+        return None, problems
     ptr, edge_ptr = (
         torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
         for counts in (molecules.sizes, molecules.edge_counts)
     )
     edges = torch.from_numpy(molecules.edge_index).long()
     shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff())
-    return Collection(
+    collection = Collection(
         ptr=ptr,
         edge_ptr=edge_ptr,
         edge_index=edges,
@@ -326,6 +344,7 @@ def encode_molecules(kind: str, smiles: Sequence[str]) -> Collection:
         edge_label=torch.from_numpy(molecules.bond).long(),
         edge_label_sizes=tuple(map(len, encoding.bond_features.values())),
     )
+    return collection, problems
 
 
 def check_task(task: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from samples import labelled_path, rings_and_cliques, run_command, write_json_lines
 
-from softperm.cli import app, predict, run_folder
+from softperm.cli import app, inputs, run_folder
 from softperm.cli.console import logging_to, only_writer
 from softperm.explore import plots
 from softperm.nn.model_folder import write_folder
@@ -283,14 +283,19 @@ def test_graphs_with_other_fields_than_in_training_are_said(run, tmp_path):
     path = write_json_lines(tmp_path / "g.jsonl", [labelled_path("ab")])
     out = ("--out", tmp_path / "out.csv")
     for command in ("predict", "embed"):
-        refused("graph 1: it has label of 1 value a vertex", command, run, path, *out)
+        refused("g.jsonl line 1: it has label of 1 value a vertex", command, run, path, *out)
     bare = write_json_lines(tmp_path / "bare.jsonl", [nx.path_graph(2), nx.path_graph(3)])
     refused("graph 1: it has no vertex labels to compare", "distance", bare, "--labels", *out)
 
 
 def test_an_unknown_ending_is_said_before_anything_is_read(tmp_path):
     refused(
-        "--out must end in .npz, .parquet or .csv", "embed", tmp_path, tmp_path, "--out", "v.txt"
+        "--out must end in .npz, .parquet, .csv, .jsonl, or be a folder; got",
+        "embed",
+        tmp_path,
+        tmp_path,
+        "--out",
+        "v.txt",
     )
 
 
@@ -332,7 +337,7 @@ def test_every_expected_problem_has_its_sentence_and_exit_code(
     def fail(*_):
         raise problem
 
-    monkeypatch.setattr(predict, "load_model", fail)
+    monkeypatch.setattr(inputs, "model_folder", fail)
     done = run_command("predict", "run", "data", "--out", tmp_path / "never.csv")
     assert done.exit_code == code
     assert done.stderr.strip().startswith(said)
@@ -343,7 +348,7 @@ def test_a_fault_of_our_own_is_not_dressed_up_as_bad_input(monkeypatch, tmp_path
     def fail(*_):
         raise RuntimeError("an invariant does not hold")
 
-    monkeypatch.setattr(predict, "load_model", fail)
+    monkeypatch.setattr(inputs, "model_folder", fail)
     done = run_command("predict", "run", "data", "--out", tmp_path / "never.csv")
     assert isinstance(done.exception, RuntimeError)
 

@@ -43,11 +43,12 @@ def test_classes_come_with_their_probabilities(trained, data, tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"graphs": 12, "predictions": str(out)}
     header, rows = table(out)
-    assert header == ["graph", "prediction", "probability_clique", "probability_ring"]
+    assert header == ["graph", "prediction", "probability_clique", "probability_ring", "problem"]
     assert [row[0] for row in rows] == [str(i + 1) for i in range(12)]
     assert [row[1] for row in rows] == made.predict(GRAPHS).tolist()
-    chances = np.array([row[2:] for row in rows], dtype=float)
-    assert (chances == made.predict_proba(GRAPHS)).all()
+    chances = np.array([row[2:4] for row in rows], dtype=float)
+    np.testing.assert_allclose(chances, made.predict_proba(GRAPHS), rtol=0, atol=1e-6)
+    assert {row[-1] for row in rows} == {""}
 
 
 def test_answers_and_numbers_have_a_column_each(data, tmp_path):
@@ -65,13 +66,12 @@ def test_answers_and_numbers_have_a_column_each(data, tmp_path):
         out = tmp_path / f"{name}.csv"
         assert run_command("predict", tmp_path / name, data, "--out", out).exit_code == 0
         header, rows = table(out)
-        assert header == ["graph", *columns]
-        values = np.array(rows, dtype=float)
+        assert header == ["graph", *columns, "problem"]
+        values = np.array([row[:-1] for row in rows], dtype=float)
         assert np.isfinite(values).all()
     made = PiGNNRegressor.load(tmp_path / "number")
-    assert [float(row[1]) for row in table(tmp_path / "number.csv")[1]] == made.predict(
-        GRAPHS
-    ).tolist()
+    found = [float(row[1]) for row in table(tmp_path / "number.csv")[1]]
+    np.testing.assert_allclose(found, made.predict(GRAPHS), rtol=1e-6)
 
 
 def test_columns_are_called_by_the_targets_of_a_run(one_quick_picture, tmp_path):
@@ -85,26 +85,31 @@ def test_columns_are_called_by_the_targets_of_a_run(one_quick_picture, tmp_path)
         assert run_command("train", molecules, *given).exit_code == 0
         assert run_command("predict", run, molecules, "--out", out).exit_code == 0
         several = [f"prediction_{name}" for name in targets]
-        assert table(out)[0] == ["graph", *(several if len(targets) > 1 else ["prediction"])]
+        assert table(out)[0] == [
+            "graph", *(several if len(targets) > 1 else ["prediction"]), "problem",
+        ]  # fmt: skip
 
 
 def test_vectors_are_the_same_in_every_format(trained, data, tmp_path):
     made, folder = trained
     expected, names = made.transform(GRAPHS), made.get_feature_names_out().tolist()
-    for ending in ("npz", "csv", "parquet"):
+    for ending in ("npz", "csv", "parquet", "jsonl"):
         out = tmp_path / f"v.{ending}"
         done = run_command("embed", folder, data, "--out", out, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout) == {"graphs": 12, "length": 16, "vectors": str(out)}
     with np.load(tmp_path / "v.npz", allow_pickle=False) as content:
-        assert (content["vectors"] == expected).all()
+        np.testing.assert_allclose(content["vectors"], expected, rtol=0, atol=1e-6)
+        expected = content["vectors"]
         assert content["graph"].tolist() == [str(i + 1) for i in range(12)]
         assert content["name"].tolist() == names
     header, rows = table(tmp_path / "v.csv")
-    assert header == ["graph", *names]
-    assert (np.array([row[1:] for row in rows], dtype=np.float32) == expected).all()
+    assert header == ["graph", *names, "problem"]
+    assert (np.array([row[1:-1] for row in rows], dtype=np.float32) == expected).all()
+    lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert [[line[name] for name in names] for line in lines] == expected.tolist()
     parquet = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "v.parquet")
-    assert parquet.column_names == ["graph", *names]
+    assert parquet.column_names == ["graph", *names, "problem"]
     columns = np.stack([parquet[name].to_numpy() for name in names], axis=1)
     assert (columns == expected).all()
     assert columns.dtype == np.float32
@@ -114,7 +119,7 @@ def test_parquet_without_its_library_says_what_to_install(trained, data, tmp_pat
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = run_command("embed", trained[1], data, "--out", tmp_path / "v.parquet")
     assert done.exit_code == 2
-    assert "pip install 'softperm[parquet]', or write .npz or .csv" in done.stderr
+    assert "pip install 'softperm[parquet]', or write .npz or .csv or .jsonl" in done.stderr
 
 
 def test_unseen_labels_are_one_line_of_warning(tmp_path):

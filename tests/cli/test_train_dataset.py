@@ -11,7 +11,7 @@ import torch
 from samples import run_command, same_weights
 
 from softperm import PiGNNClassifier, PiGNNRegressor
-from softperm.cli.inputs import load_model
+from softperm.cli.inputs import model_folder
 from softperm.data.datasets import load_dataset
 from softperm.explore import plots
 from softperm.training import sources
@@ -266,7 +266,7 @@ def test_time_that_is_up_leaves_a_model_no_test_score_and_a_run_to_resume(root, 
     assert "resuming" not in log.read_text()
     assert not (tmp_path / "parts" / "curve.csv").exists(), "there is nothing to draw yet"
     with pytest.warns(UserWarning, match="is not finished: the same softperm train command"):
-        load_model(str(tmp_path / "parts"), "cpu")
+        model_folder(str(tmp_path / "parts"))
     before = (tmp_path / "parts" / "config.json").read_text()
     refused = run("parts", "--ema", 0.5)
     assert refused.exit_code == 2
@@ -274,7 +274,7 @@ def test_time_that_is_up_leaves_a_model_no_test_score_and_a_run_to_resume(root, 
     assert (tmp_path / "parts" / "config.json").read_text() == before
     assert run("parts", "--max-time", "1h").exit_code == 0
     assert f"resuming the run in {tmp_path / 'parts'} after 0 epochs" in log.read_text()
-    load_model(str(tmp_path / "parts"), "cpu")
+    model_folder(str(tmp_path / "parts"))
     same_weights(load(tmp_path / "parts").model_, load(tmp_path / "whole").model_)
     assert "holds a finished run" in run("parts").stderr
 

@@ -351,6 +351,11 @@ QM9 = Encoding(QM9_ATOM, QM9_BOND, _atom, _bond)
 """The features of QM9's atoms and bonds."""
 
 
+def read_qm9(smiles: str) -> Molecules:
+    """One molecule with all its hydrogens and QM9's features."""
+    return encode([rdkit_chem().AddHs(parse_smiles(smiles, any_aromaticity=True))], QM9)
+
+
 def match_positions(
     mol: Mol, elements: Int[np.ndarray, " N"], position: Float[np.ndarray, "N 3"]
 ) -> Int[np.ndarray, " N"]:

@@ -1,0 +1,284 @@
+"""Collections of any size: the parts of a table are the rows of the whole, however it is made."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples import FAST, rings_and_cliques, run_command, two_kinds
+
+from softperm import PiGNNClassifier
+from softperm.data.formats.shards import canonical_graph, read_shards
+from softperm.data.formats.tables import Record
+from softperm.data.graphs import as_graphs
+from softperm.data.molecules import read_each, read_symbols
+from softperm.data.vocabulary import UnseenLabels, Vocabulary
+from softperm.errors import GraphError
+from softperm.estimators import base, streaming
+from softperm.estimators.streaming import ShardWorker, run_shards, write_table
+from softperm.files import exclusive
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+MOLECULES = ["C" * (1 + i % 6) + ["O", "N", "=O", "c1ccccc1", "#N"][i % 5] for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[PiGNNClassifier, Path]:
+    folder = tmp_path_factory.mktemp("model")
+    made = PiGNNClassifier(**FAST).fit(MOLECULES, [i % 2 for i in range(60)])
+    made.save(folder)
+    return made, folder
+
+
+def write_molecules(path: Path, count: int) -> Path:
+    rows = [f"m{i},{MOLECULES[i % 60]}" for i in range(count)]
+    path.write_text("\n".join(["id,smiles", *rows]) + "\n")
+    return path
+
+
+def worker(folder: Path, out: Path, **options) -> ShardWorker:
+    return ShardWorker(
+        str(folder), "cpu", folder=out, ending=".csv", **{"vectors": False} | options
+    )
+
+
+def test_rows_equal_those_in_memory_whatever_the_cuts(trained, tmp_path):
+    made, folder = trained
+    path = write_molecules(tmp_path / "m.csv", 130)
+    expected = made.predict_proba([MOLECULES[i % 60] for i in range(130)])
+    contents = set()
+    for processes, rows in ((1, 30), (2, 30), (1, 1000)):
+        out = tmp_path / f"{processes}-{rows}.csv"
+        shards = partial(read_shards, path, rows=rows, id_column="id")
+        write_table(
+            worker(folder, out.with_suffix(".parts")),
+            shards,
+            out,
+            {},
+            partial(run_shards, processes=processes),
+        )
+        table = np.loadtxt(out, delimiter=",", skiprows=1, dtype=str)
+        assert table[:, 0].tolist() == [f"m{i}" for i in range(130)]
+        np.testing.assert_allclose(table[:, 2:4].astype(float), expected, rtol=0, atol=1e-5)
+        if rows == 30:
+            contents.add(out.read_bytes())
+    assert len(contents) == 1, "the number of processes does not change a bit"
+
+
+KILLED = """
+import sys
+from softperm.cli import main
+from softperm.estimators import base, streaming
+streaming.ROWS = 40
+sys.argv = ["softperm", *{arguments!r}]
+main()
+"""
+
+
+def test_a_command_that_is_killed_again_and_again_writes_the_same_file(trained, tmp_path):
+    """Each time it is killed when the next part is there; parts that are whole stay."""
+    path = write_molecules(tmp_path / "m.csv", 200)
+
+    def command(place: Path) -> list[str]:
+        words = ["embed", trained[1], path, "--out", place, "--id-column", "id", "--processes", 1]
+        return [sys.executable, "-c", KILLED.format(arguments=[str(word) for word in words])]
+
+    whole, broken = tmp_path / "whole.npz", tmp_path / "broken.npz"
+    subprocess.run(command(whole), check=True, capture_output=True)
+    parts = tmp_path / "broken.npz.parts"
+    for wanted in (1, 3):
+        process = subprocess.Popen(
+            command(broken), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        deadline = time.monotonic() + 60
+        while len([*parts.glob("part-*.json")]) < wanted and time.monotonic() < deadline:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert not broken.exists()
+    assert [*parts.glob("part-*.npz")]
+    subprocess.run(command(broken), check=True, capture_output=True)
+    assert whole.read_bytes() == broken.read_bytes()
+    assert not parts.exists()
+
+
+BROKEN = {
+    "not SMILES": "x{i},hello",
+    "an open ring": "x{i},C1CC",
+    "an open bracket": "x{i},C(C",
+    "no SMILES": "x{i},",
+    "two molecules in a cell": "x{i},CC CC",
+    "an impossible aromatic ring": "x{i},c1ccc1c",
+    "too few cells": "x{i}",
+    "too many cells": "x{i},CC,CC",
+    "an open quote": 'x{i},"CC',
+    "no UTF-8": "x{i},C\udcff",
+}
+
+
+def test_every_broken_row_is_kept_with_line_and_reason_and_all_others_are_predicted(
+    trained, tmp_path
+):
+    rows, broken = ["id,smiles"], {}
+    for i in range(1000):
+        kind = [*BROKEN][i // 100] if i % 100 == 50 else None
+        broken |= {} if kind is None else {i + 2: kind}
+        rows.append(BROKEN[kind].format(i=i) if kind else f"m{i},{MOLECULES[i % 60]}")
+    path, out = tmp_path / "m.csv", tmp_path / "p.parquet"
+    path.write_bytes("\n".join(rows).encode(errors="surrogateescape"))
+    done = run_command("predict", trained[1], path, "--out", out, "--id-column", "id", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"graphs": 1000, "problems": 10, "predictions": str(out)}
+    assert "10 of 1,000 graphs have no result" in done.stderr
+    assert f"m.csv line {min(broken)}: " in done.stderr
+    table = pq.read_table(out).to_pylist()
+    assert len(table) == 1000
+    for line, row in enumerate(table, start=2):
+        assert (row["problem"] is None) == (line not in broken)
+        assert (row["prediction"] is None) == (line in broken)
+        if line in broken:
+            assert f"line {line}" in row["problem"]
+        else:
+            assert row["graph"] == f"m{line - 2}"
+    strict = run_command("predict", trained[1], path, "--out", out, "--strict")
+    assert strict.exit_code == 2
+    assert f"m.csv line {min(broken)}: " in strict.stderr
+
+
+def test_parts_of_another_command_are_not_mixed_in(trained, tmp_path):
+    folder = trained[1]
+    path = write_molecules(tmp_path / "m.csv", 10)
+    out = tmp_path / "parts"
+    assert run_command("predict", folder, path, "--out", out).exit_code == 0
+    again = run_command("predict", folder, path, "--out", out)
+    assert again.exit_code == 0, "the same command has nothing left to do"
+    path.write_text("smiles\nCC\n")
+    done = run_command("predict", folder, path, "--out", out)
+    assert done.exit_code == 2
+    assert "holds the results of another command" in done.stderr
+
+
+def test_the_score_does_not_depend_on_the_parts(tmp_path, monkeypatch):
+    labels = ["yes" if "N" in s else "no" for s in MOLECULES]
+    made = PiGNNClassifier(**FAST).fit(MOLECULES, labels)
+    made.target_names_ = ("y",)  # as softperm train names it
+    made.save(tmp_path / "model")
+    path = tmp_path / "m.csv"
+    path.write_text("\n".join(["smiles,y", *map(",".join, zip(MOLECULES, labels, strict=True))]))
+    monkeypatch.setattr(streaming, "FEW", 1000)  # no other processes
+    found = []
+    for rows in (1000, 7):
+        monkeypatch.setattr(streaming, "ROWS", rows)
+        done = run_command(
+            "predict", tmp_path / "model", path, "--out", tmp_path / "p.csv", "--json"
+        )
+        found.append(json.loads(done.stdout))
+    assert found[0] == found[1]
+    assert found[0]["score"] == pytest.approx(made.score(MOLECULES, labels))
+
+
+def test_generators_in_generators_out():
+    graphs, y = two_kinds(20)
+    made = PiGNNClassifier(**FAST).fit(graphs, y)
+    repeated = (graphs[i % 20] for i in range(1200))
+    found = made.iter_predict(repeated)
+    first = [next(found) for _ in range(20)]
+    assert first == made.predict(graphs).tolist()
+    next(repeated)  # the rest has not been read
+    vectors = np.stack([*made.iter_transform(graphs[i % 20] for i in range(600))])
+    np.testing.assert_allclose(vectors[580:600], made.transform(graphs), rtol=0, atol=1e-5)
+    with pytest.raises(GraphError, match="graph 600: "):
+        list(made.iter_predict(graphs[0] if i < 600 else (None, 1) for i in range(700)))
+
+
+def test_batches_are_cut_by_vertices_and_change_no_row(monkeypatch):
+    graphs, y = two_kinds(20)
+    made = PiGNNClassifier(**FAST).fit(graphs, y)
+    collection = made._encode(graphs)
+    expected = made.transform(graphs), made.predict_proba(graphs)
+    for limit in (1, 20, 60):
+        monkeypatch.setattr(base, "BATCH_VERTICES", (limit, limit))
+        batches = [*made._batches(collection)]
+        assert sum(batch.num_graphs for batch in batches) == 20
+        assert all(batch.num_nodes <= limit or batch.num_graphs == 1 for batch in batches)
+        for one, other in zip(
+            expected, (made.transform(graphs), made.predict_proba(graphs)), strict=True
+        ):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+def test_compact_vectors_have_the_same_distances(trained, tmp_path):
+    folder = trained[1]
+    path = write_molecules(tmp_path / "m.csv", 30)
+    found = {}
+    for name, options in {"whole": [], "compact": ["--compact"], "half": ["--half"]}.items():
+        out = tmp_path / f"{name}.npz"
+        assert run_command("embed", folder, path, "--out", out, *options).exit_code == 0
+        with np.load(out) as arrays:
+            found[name] = arrays["vectors"]
+            assert arrays["name"].shape == (found[name].shape[1],)
+    assert found["compact"].shape[1] < 0.7 * found["whole"].shape[1]
+    assert found["half"].dtype == np.float16
+    distances = [np.linalg.norm(v[:, None].astype(float) - v[None], axis=2) for v in found.values()]
+    np.testing.assert_allclose(distances[1], distances[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(distances[2], distances[0], rtol=1e-2, atol=2e-2)
+
+
+EVERY_KIND = [
+    *MOLECULES, "[Na+].[Cl-]", "C[N+](C)(C)C", "[Cu]<-N", "N->[Pt](Cl)Cl", "C$C", "[2H]C", "*C",
+    "CO[Ti](OC)(OC)OC", "c1ccc2[nH]ccc2c1", "B(O)O", "S(=O)(=O)(O)O", "N(=O)(=O)C", "[H][H]",
+    "not", "C1CC", "",
+]  # fmt: skip
+
+
+def test_molecules_read_at_once_are_the_graphs_read_one_by_one():
+    graphs, bad = [], {}
+    for i, text in enumerate(EVERY_KIND):
+        try:
+            graphs.append(canonical_graph(Record("", "", text), False)[0])
+        except ValueError as error:
+            bad[i] = str(error)
+    molecules, problems = read_each(EVERY_KIND, read_symbols)
+    assert problems == bad
+    assert len(bad) == 3
+    vocabulary = Vocabulary.learn(graphs[:60])
+    assert vocabulary.of_symbols
+    with pytest.warns(UnseenLabels) as caught:
+        expected, found = vocabulary.encode(graphs), vocabulary.encode_molecules(molecules)
+    assert str(caught[0].message) == str(caught[1].message)
+    for name in ("ptr", "edge_ptr", "edge_index", "structure", "label", "edge_label"):
+        assert getattr(found, name).equal(getattr(expected, name)), name
+    assert found.label_sizes == expected.label_sizes
+
+
+def test_two_commands_do_not_write_one_table(trained, tmp_path):
+    path = write_molecules(tmp_path / "m.csv", 10)
+    (tmp_path / "p.csv.parts").mkdir()
+    with exclusive(tmp_path / "p.csv.parts" / "run"):
+        done = run_command("predict", trained[1], path, "--out", tmp_path / "p.csv")
+    assert done.exit_code == 2
+    assert "another command is writing" in done.stderr
+
+
+def test_datasets_and_files_without_molecules_go_the_same_way(tmp_path):
+    graphs, kinds = rings_and_cliques(12)
+    made = PiGNNClassifier(**FAST).fit(graphs, kinds)
+    made.save(tmp_path / "m")
+    collection = made.vocabulary_.encode(as_graphs(graphs))
+    ids = [str(i) for i in range(12)]
+    shards = partial(streaming.collection_shards, collection, ids, {}, rows=5)
+    out = tmp_path / "v.npz"
+    options = {"vectors": True, "ending": ".npz"}
+    work = ShardWorker(str(tmp_path / "m"), "cpu", folder=tmp_path / "v.parts", **options)
+    one_process = partial(run_shards, processes=1)
+    summary, _ = write_table(work, shards, out, {}, one_process)
+    assert summary.rows == 12
+    with np.load(out) as arrays:
+        np.testing.assert_allclose(arrays["vectors"], made.transform(graphs), rtol=0, atol=1e-5)
