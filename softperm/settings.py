@@ -45,6 +45,8 @@ class Rule:
         """Raises ValueError unless ``value`` is allowed for the setting ``name``."""
         if value is None and self.optional:
             return
+        if isinstance(value, Integral) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name} must be below 2**63; got {value}")
         if not self._allows(value):
             raise ValueError(f"{name} must be {self.expectation}; got {value!r}")
 

@@ -130,8 +130,6 @@ class TrainingConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.seed >= 2**63:
-            raise ValueError(f"seed must be below 2**63; got {self.seed}")
         if self.decay_floor and self.decay is None:
             raise ValueError("decay_floor needs decay: it is the learning rate at which decay ends")
         if self.decay_floor and self.halve_every is not None:

@@ -145,7 +145,7 @@ def test_a_zip_that_points_outside_its_folder_is_refused_and_leaves_nothing(name
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, "1, 2\n2, 1\n")
         archive.writestr("D_graph_indicator.txt", "1\n1\n")
-    message = "points outside the archive's folder; do not use this archive"
+    message = "is no file inside the archive's folder; do not use this archive"
     refused(message, "train", path, "--out", tmp_path / "run", *FAST)
     assert not list(tmp_path.rglob("evil*"))
 

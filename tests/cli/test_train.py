@@ -279,7 +279,8 @@ def test_graphs_too_large_to_draw_are_not_drawn(monkeypatch, data, tmp_path):
 
 def test_off_a_terminal_progress_is_lines(data, tmp_path, monkeypatch):
     monkeypatch.setattr("softperm.progress.LOG_EVERY_SECONDS", 0.0)
-    said = run_command("train", data, "--out", tmp_path / "run", *FAST).stderr
+    held = ("--validation-fraction", 0.1)
+    said = run_command("train", data, "--out", tmp_path / "run", *FAST, *held).stderr
     for epoch in (1, 2):
         assert re.search(
             rf"^training: {epoch} of 2 .*, loss \d.*, validation \d.*, accuracy \d",

@@ -107,8 +107,8 @@ def test_tools_that_index_arrays_take_a_graph_array():
     vote = VotingClassifier([("a", made), ("b", PiGNNClassifier(**LEARNS, seed=1))], voting="soft")
     assert vote.fit(array, names).score(array, names) > 0.8
     sizes, _, scores = learning_curve(
-        PiGNNClassifier(**FAST, validation_fraction=0.0), array, names, train_sizes=[0.5, 1.0],
-        cv=2,
+        PiGNNClassifier(**{**FAST, "validation_fraction": 0.0}), array, names,
+        train_sizes=[0.5, 1.0], cv=2,
     )  # fmt: skip
     assert sizes.tolist() == [4, 8]
     assert np.isfinite(scores).all()

@@ -23,11 +23,12 @@ def test_the_sharpness_is_that_of_the_training_graphs_and_is_saved(tmp_path):
 
 
 def test_uniform_permutations_are_warned_of_and_sharp_ones_are_not():
-    uniform = PiGNNClassifier(**WHOLE, compare="cosine", temperature=1e3)
+    uniform = PiGNNClassifier(**{**WHOLE, "compare": "cosine", "temperature": 1e3})
     with pytest.warns(UniformPermutationsWarning, match="nearly uniform .row entropy 1.000 of 1"):
         uniform.fit(GRAPHS, KIND)
     assert uniform.sharpness_.row_entropy > 0.99
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sharp = PiGNNClassifier(**WHOLE, compare="cosine", temperature=0.02).fit(GRAPHS, KIND)
+        settings = {**WHOLE, "compare": "cosine", "temperature": 0.02}
+        sharp = PiGNNClassifier(**settings).fit(GRAPHS, KIND)
     assert sharp.sharpness_.row_entropy < 0.99

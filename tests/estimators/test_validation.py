@@ -75,7 +75,7 @@ def test_the_best_epoch_is_the_one_of_the_best_validation_figure(kind, criterion
     assert [epoch.number for epoch in made.curve_] == list(range(1, 9))
     assert made.best_epoch_ == int(np.argmin(figures)) + 1
     upto = {**settings, "epochs": made.best_epoch_}
-    same_weights(made.model_, kind(**upto, validation_fraction=0.25).fit(GRAPHS, Y).model_)
+    same_weights(made.model_, kind(**{**upto, "validation_fraction": 0.25}).fit(GRAPHS, Y).model_)
 
 
 def test_given_validation_graphs_choose_the_epoch_and_are_not_trained_on():

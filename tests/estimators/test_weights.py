@@ -14,7 +14,7 @@ QUICK = {
     "batch_size": 100,
     "latent_vertices": 4,
     "hidden": 8,
-    "validation_fraction": 0,
+    "head": "mlp",
     "device": "cpu",
     "progress": False,
 }

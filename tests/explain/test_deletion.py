@@ -167,11 +167,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_ensemble_is_explained_by_the_mean_of_its_networks(case):
     kind, y, options = CASES[case]
-    made = kind(**QUICK, head_hidden=(8,), ensemble=3).fit(GRAPHS[:12], y)
+    made = kind(**{**QUICK, "head_hidden": (8,), "ensemble": 3}).fit(GRAPHS[:12], y)
     (explanation,) = made.explain(GRAPHS[1:2], **options)
     parts = []
     for network in made.models_:
-        one = kind(**QUICK, head_hidden=(8,)).fit(GRAPHS[:12], y)
+        one = kind(**{**QUICK, "head_hidden": (8,)}).fit(GRAPHS[:12], y)
         one.models_, one.model_, one.task_ = (network,), network, made.task_
         parts += one.explain(GRAPHS[1:2], **options)
     np.testing.assert_allclose(explanation.edges, np.mean([p.edges for p in parts], 0), atol=1e-12)
@@ -204,7 +204,8 @@ def test_pictures_show_the_contributions(estimator, tmp_path):
     assert (pixels[..., 0] - pixels[..., 2]).max() > 0.5  # red
     pytest.importorskip("rdkit")
     molecules = ["CCO", "CCN", "CCCO", "CN", "CO", "CCC"]
-    made = PiGNNClassifier(**QUICK, head_hidden=(8,)).fit(molecules, ["O" in m for m in molecules])
+    settings = {**QUICK, "head_hidden": (8,)}
+    made = PiGNNClassifier(**settings).fit(molecules, ["O" in m for m in molecules])
     picture = draw_molecule("CCO", made.explain(["CCO"])[0])
     assert picture.count("atom-2")
     assert picture.rstrip().endswith("</svg>")

@@ -164,7 +164,7 @@ def test_the_loop_has_no_parameter_for_test_graphs():
         "fingerprint", "on_epoch", "interrupted",
     }  # fmt: skip
     given = set(inspect.signature(PiGNNClassifier.fit).parameters)
-    assert given == {"self", "graphs", "y", "validation", "sample_weight"}
+    assert given == {"self", "graphs", "y", "validation", "sample_weight", "callbacks"}
 
 
 def test_the_network_is_left_in_evaluation_mode_and_predicting_keeps_its_mode(whole):
