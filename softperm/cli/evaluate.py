@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from softperm.cli.console import counting, give, goes_on, logging_to, ready_folder
-from softperm.cli.evaluation_folder import claimed_folder
+from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
 from softperm.progress import progress_bars
 from softperm.settings import names_in
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from softperm.lab.recipes import Recipe
     from softperm.lab.records import Record
     from softperm.lab.scheduler import Executor
+    from softperm.lab.tables import Cell
+    from softperm.training.data import TrainingData
 
 Option = typer.Option
 
@@ -84,6 +87,14 @@ def evaluate(
     ] = None,
     data_root: Annotated[Path | None, Option(help="Your folder of raw datasets.")] = None,
     symmetrise: Annotated[bool, Option(help="Read directed edges in both directions.")] = False,
+    keep_best: Annotated[
+        bool,
+        Option(
+            "--keep-best",
+            help="Train the configuration that most folds chose on all graphs, into the folder "
+            "best, ready for softperm predict.",
+        ),
+    ] = False,
     as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Compare systems fairly: select on validation graphs, retrain, test once, report."""
@@ -100,11 +111,13 @@ def evaluate(
     from softperm.lab.protocol import evaluate as run_protocol
     from softperm.lab.records import find_records
     from softperm.lab.report import numbers, shown, write_report
+    from softperm.lab.systems import PI_GNN
     from softperm.lab.tables import cells_of
 
     changes = {"epochs": epochs, "criterion": criterion}
     plan = replace(
         plan,
+        epochs={} if epochs is not None else plan.epochs,
         training={**plan.training, **{k: v for k, v in changes.items() if v is not None}},
         final_runs=final_runs or plan.final_runs,
         configurations=configurations or plan.configurations,
@@ -112,7 +125,8 @@ def evaluate(
     models = _listed(model) or plan.models
     if not models:
         raise ValueError(f"recipe {plan.name} names no models: name some with --models")
-    contenders = [make_contender(plan, name) for name in models]
+    for name in models:
+        make_contender(plan, name)  # says what is wrong before anything is loaded
     targets: list[str] = []
     if data is None:
         wanted = replace(plan, targets=_targets(plan, _listed(target)))
@@ -123,9 +137,11 @@ def evaluate(
     else:
         own = _own(plan, data, target, task, smiles_column, symmetrise, seed, folds)
         loaders = [lambda: own]
+    if keep_best and not any(name in PI_GNN for name in map(_base, models)):
+        raise ValueError("--keep-best trains a π-GNN: name one with --models, such as pi-gnn")
     ready_folder(out)
     settings = ProtocolSettings(final_runs=plan.final_runs, seed=seed, stack=stack)
-    content = {k: v for k, v in asdict(plan).items() if k != "variants" or v}
+    content = {k: v for k, v in asdict(plan).items() if k not in ("variants", "epochs") or v}
     choices = {"recipe": content, "seed": seed}
     if data is not None:
         choices |= {"data": str(data), "target": target, "task": task, "folds": folds}
@@ -133,12 +149,17 @@ def evaluate(
     executor = _executor(engine, device, address, abreast)
     records: list[Record] = []
     errors: list[str] = []
+    kept: dict[str, str] = {}
     with claimed_folder(out, choices, models, targets), logging_to(out / "log.txt") as log:
         for load in loaders:
             try:
-                graphs = load()
+                source = load()
+                graphs = source.data
                 many = f", {len(graphs.targets)} targets" if len(graphs.targets) > 1 else ""
                 log(f"{graphs.name}: {len(graphs.graphs)} graphs, {graphs.kind}{many}")
+                add_classes(out, dict.fromkeys(graphs.targets, source.classes))
+                recipe_here = plan.for_dataset(graphs.name)
+                contenders = [make_contender(recipe_here, name) for name in models]
                 with goes_on(out, log), progress_bars() as progress:
                     new = run_protocol(graphs, contenders, settings, executor, out, progress)
             except EvaluationError as error:
@@ -153,15 +174,18 @@ def evaluate(
                 _note(sentence, errors, log)
             for cell in cells_of(complete):
                 log(f"{cell.dataset}, {cell.model}: {cell.metric_name}: {shown(cell)}")
+            if keep_best:
+                kept |= _keep_best(cells_of(complete), source, plan, out, device, seed, log)
         if records:
             fingerprints = {record.run.dataset: record.fingerprint for record in records}
             done, left = _complete(find_records(out / "records"), fingerprints)
-            paths = write_report(done, out, plan.title, list(dict.fromkeys([*errors, *left])))
+            missing = list(dict.fromkeys([*errors, *left]))
+            paths = write_report(done, out, plan.title, missing, classes_in(out))
             log(f"open {paths['html']} in a browser")
             cells = cells_of(records)
             summary = {f"{c.dataset} {c.model}": shown(c) for c in cells}
             result = {"cells": numbers(cells)} if as_json else summary
-            give({**result, "report": str(paths["html"])}, as_json)
+            give({**result, "report": str(paths["html"]), **kept}, as_json)
     if errors:
         raise ValueError("; ".join(errors))
 
@@ -223,23 +247,93 @@ def _datasets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
     return names or recipe.datasets
 
 
-def _loader(
-    recipe: Recipe, name: str, root: Path | None, seed: int
-) -> Callable[[], EvaluationData]:
+@dataclass(frozen=True)
+class _Source:
+    """Graphs to compare systems on.
+
+    Attributes:
+        data: graphs, targets and splits.
+        classes: names of the classes of a classification, by code.
+        training: all graphs with a target, to train a model on.
+    """
+
+    data: EvaluationData
+    classes: tuple[str, ...]
+    training: Callable[[str], TrainingData]
+
+
+def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable[[], _Source]:
     """A function that loads a dataset of a recipe; each one is loaded when its turn comes."""
 
-    def load() -> EvaluationData:
+    def load() -> _Source:
         from softperm.data.datasets import load_dataset
         from softperm.lab.evaluation_data import from_dataset
+        from softperm.training import sources
 
         attributes = recipe.attributes.get(name)
         try:
             dataset = load_dataset(name, root, attributes=attributes, progress=True)
-            return from_dataset(recipe, dataset, seed)
+            data = from_dataset(recipe, dataset, seed)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
+        def training(target: str) -> TrainingData:
+            chosen = [t for t in recipe.targets if f"{dataset.name}-{t}" == target] or None
+            return sources.from_dataset(
+                dataset, chosen, test_fraction=0.0, validation_fraction=0.0, seed=seed
+            )
+
+        return _Source(data, tuple(dataset.class_names), training)
+
     return load
+
+
+def _base(model: str) -> str:
+    return model.partition("+")[0]
+
+
+def _keep_best(
+    cells: Sequence[Cell],
+    source: _Source,
+    recipe: Recipe,
+    out: Path,
+    device: str,
+    seed: int,
+    log: Callable[[str], None],
+) -> dict[str, str]:
+    """Trains the π-GNN that validation graphs like best on all graphs, for each target.
+
+    Returns:
+        The folder of each model, by the words with which the command prints it.
+    """
+    from softperm.cli.run_folder import train_run
+    from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+    from softperm.lab.protocol import estimator_settings
+    from softperm.lab.systems import PI_GNN
+    from softperm.training.devices import connect, find_device
+    from softperm.training.tasks import Regression
+
+    folders = {}
+    for target in dict.fromkeys(cell.dataset for cell in cells):
+        rivals = [c for c in cells if c.dataset == target and _base(c.model) in PI_GNN]
+        if not rivals:
+            continue
+        best = max(rivals, key=lambda cell: cell.validation_rank)
+        examples = source.training(target)
+        if not recipe.edges and examples.graphs.edge_attribute_size:
+            raise ValueError(
+                f"--keep-best: recipe {recipe.name} leaves edge labels of {target} out, which "
+                "predict would read: use a recipe with edges = true"
+            )
+        settings = estimator_settings(best.records, categories=recipe.categories, seed=seed)
+        folder = out / "best" / target
+        folder.mkdir(parents=True, exist_ok=True)
+        log(f"{target}: training {best.model} on all {len(examples.y)} graphs")
+        kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
+        fabric = connect(find_device(device))
+        train_run(kind(**settings), examples, fabric, folder, {"data": target, **settings}, log)
+        folders[f"{target} best model"] = str(folder / "model")
+    return folders
 
 
 def _executor(name: str, device: str, address: str | None, abreast: int | None) -> Executor:
@@ -268,7 +362,7 @@ def _own(
     symmetrise: bool,
     seed: int,
     folds: int,
-) -> EvaluationData:
+) -> _Source:
     """The user's own graphs with the splits of a recipe."""
     import numpy as np
     import torch
@@ -276,7 +370,7 @@ def _own(
     from softperm.data.datasets.catalogue import catalogue_spelling
     from softperm.data.vocabulary import Vocabulary
     from softperm.lab.evaluation_data import from_graphs
-    from softperm.training.sources import choose_task, read_file
+    from softperm.training.sources import choose_task, from_file, read_file
 
     wanted = list(_listed(target)) or None
     with counting("reading graphs") as count:
@@ -284,6 +378,7 @@ def _own(
     kind = choose_task(task, file)
     graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
     columns = list(file.targets.values())
+    classes = np.zeros(0)
     if kind == "classification":
         classes, codes = np.unique(columns[0], return_inverse=True)
         if len(classes) < 2:
@@ -294,4 +389,8 @@ def _own(
     name = (
         file.name if catalogue_spelling(file.name) is None else f"{file.name}-file"
     )  # not the paper's
-    return from_graphs(recipe, name, graphs, y, kind, seed, folds)
+    return _Source(
+        from_graphs(recipe, name, graphs, y, kind, seed, folds),
+        tuple(map(str, classes)),
+        lambda _: from_file(file, kind, test_fraction=0.0, validation_fraction=0.0, seed=seed),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from uuid import uuid4
 from softperm.cli.console import refuse_foreign
 
 FILE = "evaluation.json"
+CLASSES = "classes.json"
 REQUESTED = "asked"  # key of the requested pairs of dataset and system, to which more may be added
 OWN = ""  # in place of a dataset: the user's own graphs
 RUNS = "recipe.final_runs"  # may change; the file holds the smallest requested number
@@ -106,6 +107,31 @@ def _compatible_requests(
         f"{path.parent} holds an evaluation with other settings ({'; '.join(differences[:3])}"
         f"{'; …' if len(differences) > 3 else ''}): choose another --out"
     )
+
+
+def add_classes(out: Path, classes: Mapping[str, Sequence[str]]) -> None:
+    """Adds the names of the classes of datasets to ``classes.json``, which reports read."""
+    from softperm.files import write_atomically
+
+    known = {**classes_in(out), **{name: list(names) for name, names in classes.items() if names}}
+    if known:
+        write_atomically(out / CLASSES, json.dumps(known, indent=2, sort_keys=True) + "\n")
+
+
+def classes_in(folder: Path) -> dict[str, list[str]]:
+    """Names of the classes of datasets; none for a folder without ``classes.json``.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = folder / CLASSES
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): [str(each) for each in names] for name, names in content.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(f"{path} is damaged: delete it") from None
 
 
 def requested_final_runs(folder: Path) -> int:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softperm.cli.console import give, ready_folder, say
-from softperm.cli.evaluation_folder import not_started, requested_final_runs
+from softperm.cli.evaluation_folder import (
+    add_classes,
+    classes_in,
+    not_started,
+    requested_final_runs,
+)
 
 if TYPE_CHECKING:
     from softperm.lab.records import Record
@@ -61,7 +66,9 @@ def report(
     for sentence in unfinished:
         say(f"left out: {sentence}")
     say(f"{len(records):,} records: writing tables and drawing curves")
-    paths = write_report(records, out, title or _title(out, runs), unfinished)
+    classes = {name: names for folder in runs for name, names in classes_in(folder).items()}
+    paths = write_report(records, out, title or _title(out, runs), unfinished, classes)
+    add_classes(out, classes)
     if collect:
         collect_records(records, out)
     result: dict[str, Any] = {form: str(path) for form, path in paths.items()}

@@ -45,6 +45,10 @@ class StructuralFeatures(Settings):
         0, "Rounds of Weisfeiler-Leman colours, which become vertex labels; 0 for none.",
         at_least=0, below=17, group=_GROUP,
     )  # fmt: skip
+    joint_labels: bool = setting(
+        False, "Where vertices have several labels, one more label for all of them together.",
+        group=_GROUP,
+    )  # fmt: skip
     colour_size: int = setting(
         512, "Number of colours of a round that have a code of their own.",
         at_least=1, group=_GROUP,

@@ -109,7 +109,8 @@ class VertexFeatures:
             index: the training graphs, whose colours have codes; no others are looked at.
             settings: the features that are switched on.
         """
-        if not settings.colours:
+        several = graphs.label is not None and graphs.label.shape[1] > 1
+        if not settings.colours and not (settings.joint_labels and several):
             return cls(settings)
         colours = ColourVocabulary.learn(
             graphs,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -58,8 +59,7 @@ class EvaluationData:
         splits: one for each outer fold.
         targets: by name, at least one. Each target has its own networks; networks of all targets
             have equal shapes, so that they can be trained in one stack.
-        structures: graphs with structural features that were computed so far, by the features'
-            names, each beside the graphs from which they come.
+        cache: what jobs computed from these data, each beside the graphs from which it comes.
     """
 
     name: str
@@ -67,9 +67,7 @@ class EvaluationData:
     kind: str
     splits: tuple[Split, ...]
     targets: Mapping[str, Target]
-    structures: dict[tuple[str, ...], tuple[Collection, Collection]] = field(
-        default_factory=dict, repr=False
-    )
+    cache: dict[Hashable, tuple[Collection, Any]] = field(default_factory=dict, repr=False)
 
     def with_features(self, settings: StructuralFeatures, train: Int[Tensor, " t"]) -> Collection:
         """The graphs with vertex features.
@@ -79,11 +77,16 @@ class EvaluationData:
             train: the training graphs, of which colours have codes; no others are looked at.
         """
         colours = VertexFeatures.learn(self.graphs, train, settings).colours
-        known = self.structures.get(settings.names)
-        if known is None or known[0] is not self.graphs:
-            known = self.graphs, VertexFeatures(settings).extend(self.graphs)
-            self.structures[settings.names] = known
-        return known[1] if colours is None else colours.extend(known[1])
+        graphs = self.cached(settings.names, self.graphs)
+        if graphs is None:
+            graphs = VertexFeatures(settings).extend(self.graphs)
+            self.cache[settings.names] = self.graphs, graphs
+        return graphs if colours is None else colours.extend(graphs)
+
+    def cached(self, key: Hashable, graphs: Collection) -> Any:
+        """What the cache holds for these very graphs; None if nothing."""
+        source, value = self.cache.get(key, (None, None))
+        return value if source is graphs else None
 
     def selection_split(self, fold: int) -> SelectionSplit:
         """Training and validation graphs of a fold."""

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -24,7 +25,14 @@ from softperm.estimators.base import SHARPNESS_GRAPHS
 from softperm.estimators.settings import EstimatorConfig
 from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
 from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
-from softperm.lab.systems import ClassicalSystem, DataShape, PiGNNSystem, System, find_system
+from softperm.lab.systems import (
+    ClassicalSystem,
+    DataShape,
+    PiGNNSystem,
+    System,
+    find_system,
+    is_random,
+)
 from softperm.nn.model import PiGNN
 from softperm.nn.permutation import Sharpness
 from softperm.parallel import thread_pool
@@ -32,13 +40,23 @@ from softperm.settings import Settings, rules
 from softperm.training.batching import Examples
 from softperm.training.cuda_graphs import evaluating
 from softperm.training.epoch_tracker import CURVES, Epoch, EpochTracker
+from softperm.training.forest import GraphForest
 from softperm.training.loop import FitResult, fit, predict
-from softperm.training.settings import TRAINING, TrainingConfig
+from softperm.training.settings import TRAINING, ForestConfig, TrainingConfig
 from softperm.training.stack import Stack, predict_stack
-from softperm.training.tasks import Classification, MultiLabel, Task, mean_loss, mean_prediction
+from softperm.training.tasks import (
+    Classification,
+    MultiLabel,
+    Task,
+    class_factors,
+    mean_loss,
+    mean_prediction,
+    weigh,
+)
 
 SEEDS = 1000  # seeds of one evaluation; those of the next begin after them
 FEATURES = tuple(name for name, _ in rules(StructuralFeatures))
+FOREST = tuple(name for name, _ in rules(ForestConfig))
 FORESTS = ("forest", "mlp+forest")
 PREDICTORS = ("mlp", *FORESTS)
 """Heads that share the training of a network."""
@@ -186,7 +204,8 @@ def _shape_key(run: Run) -> tuple:
     if not isinstance(system, System):
         return run.model, configuration_key(run.configuration)
     free = ("learning_rate", "criterion", *_predicting(run), *system.shape_free)
-    fold = run.fold if run.configuration.get("colours") else None
+    coloured = run.configuration.get("colours") or run.configuration.get("joint_labels")
+    fold = run.fold if coloured else None
     base = run.model.partition("+")[0]
     return base, run.stage, configuration_key(run.configuration, free), fold
 
@@ -204,7 +223,7 @@ def _training_key(run: Run) -> tuple[str, int, str]:
 
 def _predicting(run: Run) -> tuple[str, ...]:
     """Names of a run's settings that change how it predicts, not how its networks are trained."""
-    return ("ensemble", "head") if predicts_by(run) in PREDICTORS else ("ensemble",)
+    return ("ensemble", *FOREST, *(("head",) if predicts_by(run) in PREDICTORS else ()))
 
 
 def predicts_by(run: Run) -> str:
@@ -220,6 +239,19 @@ def reads_curve(run: Run) -> bool:
 def ensemble_size(run: Run) -> int:
     """Number of networks whose predictions a run averages."""
     return run.configuration.get("ensemble", 1)
+
+
+def final_runs_of(model: str, configuration: Mapping[str, Any], networks: int) -> int:
+    """How often a configuration is trained and tested.
+
+    Args:
+        model: name of the system; one without random choices needs a single run.
+        configuration: its settings; a mean of k networks is one run of k networks.
+        networks: requested number of networks in all.
+    """
+    if not is_random(find_system(model)):
+        return 1
+    return max(1, networks // configuration.get("ensemble", 1))
 
 
 def _network_seeds(run: Run) -> list[int]:
@@ -245,8 +277,8 @@ def seed_of(run: Run | Network) -> int:
 
 
 def model_settings(run: Run) -> dict[str, Any]:
-    """The settings of the model in a run's configuration."""
-    others = (*TRAINING, *FEATURES, "ensemble")
+    """The settings of the network in a run's configuration."""
+    others = (*TRAINING, *FEATURES, *FOREST, "ensemble")
     settings = {k: v for k, v in run.configuration.items() if k not in others}
     return {**settings, "head": "mlp"} if settings.get("head") in FORESTS else settings
 
@@ -259,6 +291,11 @@ def training_config(run: Run) -> TrainingConfig:
 def feature_settings(run: Run) -> StructuralFeatures:
     """The features of vertices in a run's configuration."""
     return StructuralFeatures(**_chosen(run, StructuralFeatures, FEATURES))
+
+
+def forest_settings(run: Run) -> ForestConfig:
+    """The settings of the random forest in a run's configuration."""
+    return ForestConfig(**_chosen(run, ForestConfig, FOREST))
 
 
 def _chosen(run: Run, kind: type[Settings], names: Sequence[str]) -> dict[str, Any]:
@@ -276,13 +313,16 @@ def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
     system = find_system(model)
     known = (*TRAINING, *system.settings)
     if isinstance(system, PiGNNSystem):
-        known += (*FEATURES, "ensemble")
+        known += (*FEATURES, *FOREST, "ensemble")
     if unknown := sorted(set(configuration) - set(known)):
         raise ValueError(f"{model} has no setting {', '.join(unknown)}: it has {', '.join(known)}")
+    if configuration.get("epochs") == "auto":
+        configuration = {**configuration, "epochs": 1}
     run = Run("", model, "final", 0, 1, configuration, 0)
     if isinstance(system, PiGNNSystem):
         system.check(model_settings(run))
         feature_settings(run)
+        forest_settings(run)
         ENSEMBLE.check("ensemble", ensemble_size(run))
     training_config(run)
 
@@ -395,7 +435,8 @@ def _fit_one(run: Run, data: EvaluationData) -> _Result:
     system, part = find_system(run.model), data.selection_split(run.fold)
     assert isinstance(system, ClassicalSystem)
     y, task = data.targets[run.dataset].y, data.task(run.dataset, part.train)
-    machine = system.build(model_settings(run), seed_of(run))
+    own = {k: v for k, v in run.configuration.items() if k in system.settings}
+    machine = system.build(own, seed_of(run))
     machine.fit(data.graphs, part.train, y[part.train], task)
     score = task.score(machine.outputs(data.graphs, part.validation), y[part.validation])
     tested = None
@@ -443,32 +484,119 @@ def _train(
     )  # fmt: skip
     steps = stacked.train(checkpoint, _fingerprint(job, data), on_epoch, interrupted)
     fits = yield from steps
-    test = None
-    if job.runs[0].stage == "final":
-        test = stacked.outputs([data.splits[n.run.fold].test for n in networks])
-    held = None
-    if not all(map(reads_curve, job.runs)):
-        held = stacked.outputs([part.validation for part in parts])
+    by_network = _Predictions(
+        stacked.outputs([part.validation for part in parts])
+        if not all(map(reads_curve, job.runs))
+        else [],
+        stacked.outputs([data.splits[n.run.fold].test for n in networks])
+        if job.runs[0].stage == "final"
+        else [],
+    )
     sharpness = [stacked.sharpness(k) for k in range(len(networks))]
     results = []
     for run, own in zip(job.runs, members, strict=True):
         first = own[0]
         task, y, part = stacked.tasks[first], stacked.targets[first], parts[first]
+        predictions = by_network.of(task, own)
+        if predicts_by(run) in FORESTS:
+            forest = yield from _grow_forest(run, stacked, first, data, interrupted)
+            predictions = (
+                forest if predicts_by(run) == "forest" else predictions.beside(task, forest)
+            )
         curve, best = fits[first].curve, fits[first].best_epoch
-        if reads_curve(run) and run.stage == "selection":
-            best = EpochTracker.best_epoch_of(curve, training_config(run), task.higher_is_better)
-        loss, score = curve[best - 1].validation_loss, curve[best - 1].validation_score
-        if held is not None and not reads_curve(run):
-            outputs = mean_prediction(task, torch.stack([held[k] for k in own]))
-            answers = y[part.validation]
+        if reads_curve(run):
+            if run.stage == "selection":
+                config = training_config(run)
+                best = EpochTracker.best_epoch_of(curve, config, task.higher_is_better)
+            loss, score = curve[best - 1].validation_loss, curve[best - 1].validation_score
+        else:
+            (outputs,), answers = predictions.validation, y[part.validation]
             loss = float(mean_loss(task, outputs, task.encode(answers)))
             score = task.score(outputs, answers)
-        tested = None
-        if test is not None:
-            outputs = mean_prediction(task, torch.stack([test[k] for k in own]))
-            tested = outputs, y[data.splits[run.fold].test]
-        results.append(_Result(task, loss, score, tested, curve, best, sharpness[first]))
+        test = data.splits[run.fold].test
+        tested = [(outputs, y[test]) for outputs in predictions.test]
+        results.append(
+            _Result(task, loss, score, *tested[:1], curve=curve, best_epoch=best,
+                    sharpness=sharpness[first])
+        )  # fmt: skip
     return results
+
+
+@dataclass(frozen=True)
+class _Predictions:
+    """Outputs for validation and test graphs, of several networks or of one predictor.
+
+    Attributes:
+        validation: outputs for validation graphs; none if curves tell enough.
+        test: outputs for test graphs; none in the selection stage.
+    """
+
+    validation: Sequence[Tensor]
+    test: Sequence[Tensor]
+
+    def of(self, task: Task, places: Sequence[int]) -> _Predictions:
+        """The mean prediction of the networks at some places."""
+        parts = (self.validation, self.test)
+        chosen = [[part[k] for k in places] if part else [] for part in parts]
+        return _Predictions(*(_mean(task, outputs) for outputs in chosen))
+
+    def beside(self, task: Task, other: _Predictions) -> _Predictions:
+        """The mean prediction of two predictors."""
+        pairs = zip((self.validation, self.test), (other.validation, other.test), strict=True)
+        return _Predictions(*(_mean(task, [*a, *b]) for a, b in pairs))
+
+
+def _mean(task: Task, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of the mean prediction; none of none."""
+    return [mean_prediction(task, torch.stack([*outputs]))] if outputs else []
+
+
+def _grow_forest(
+    run: Run,
+    networks: _Networks,
+    place: int,
+    data: EvaluationData,
+    interrupted: Callable[[], bool],
+) -> Generator[None, None, _Predictions]:
+    """The predictions of a run's random forest, which is grown on training graphs alone.
+
+    A forest without aligned vectors does not depend on a network: runs with other networks use the
+    same one.
+    """
+    settings, features = forest_settings(run), feature_settings(run)
+    network = networks.networks[place]
+    seed, weights = seed_of(network), training_config(run).class_weight
+    key = (run.dataset, run.fold, run.stage, seed, settings, features, str(weights))
+    graphs = networks.graphs
+    known = None if settings.forest_vectors else data.cached(key, graphs)
+    if known is not None:
+        return known
+    part, task, y = networks.parts[place], networks.tasks[place], networks.targets[place]
+    vectors = networks.vectors(place) if settings.forest_vectors else None
+
+    def rows(_: Collection, index: Tensor) -> np.ndarray:
+        assert vectors is not None
+        return vectors[index.numpy()]
+
+    align = None if vectors is None else rows
+
+    def grow() -> _Predictions:
+        factors = class_factors(weights, task, y[part.train])
+        forest = GraphForest.fit(
+            graphs, part.train, y, task, align,
+            trees=settings.trees, rounds=settings.forest_colours, seed=seed,
+            weight=weigh(y, None, factors),
+        )  # fmt: skip
+        test = [data.splits[run.fold].test] if run.stage == "final" else []
+        outputs = [
+            [forest.outputs(graphs, index, task, align) for index in indices]
+            for indices in ([part.validation], test)
+        ]
+        return _Predictions(*outputs)
+
+    predictions = yield from _in_background(grow, interrupted)
+    data.cache[key] = graphs, predictions
+    return predictions
 
 
 def _common_config(job: Job, members: Sequence[tuple[int, ...]]) -> TrainingConfig:
@@ -563,6 +691,16 @@ class _Networks:
             return predict_stack(self.models, self.graphs.to(self.device), index, batch_size)
         pairs = zip(self.models, index, strict=True)
         return [predict(model, self.graphs, i, batch_size, self.device) for model, i in pairs]
+
+    @torch.no_grad()
+    def vectors(self, place: int) -> Float[np.ndarray, "B Z"]:
+        """The aligned vectors of a network for all graphs."""
+        model = self.models[place]
+        assert isinstance(model, PiGNN)
+        parts = torch.arange(len(self.graphs)).split(self.config.batch_size)
+        with evaluating(model):
+            rows = [model.transform(self.graphs.batch(i).to(self.device)).cpu() for i in parts]
+        return torch.cat(rows).numpy()
 
     def sharpness(self, place: int) -> Sharpness | None:
         """The sharpness of a network's permutations of some training graphs."""

@@ -7,21 +7,42 @@ final stage, whose configuration has been selected by then, are tested.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from softperm.data.feature_settings import StructuralFeatures
+from softperm.estimators.settings import parameters, training_config
 from softperm.files import exclusive
 from softperm.lab.evaluation_data import EvaluationData
-from softperm.lab.jobs import SEEDS, check_configuration, configuration_key
-from softperm.lab.recipes import Recipe, grid_points
+from softperm.lab.jobs import (
+    FEATURES,
+    FOREST,
+    SEEDS,
+    check_configuration,
+    configuration_key,
+    ensemble_size,
+    feature_settings,
+    final_runs_of,
+    forest_settings,
+    model_settings,
+    predicts_by,
+)
+from softperm.lab.jobs import training_config as training_of
+from softperm.lab.recipes import Recipe, grid_points, spread
 from softperm.lab.records import Record, Run
 from softperm.lab.scheduler import Executor, Scheduler
-from softperm.lab.systems import ClassicalSystem, PiGNNSystem, find_system, is_random
+from softperm.lab.systems import ClassicalSystem, PiGNNSystem, find_system
+from softperm.nn.settings import ModelConfig
 from softperm.progress import Report, silent
+from softperm.settings import defaults, rules
+from softperm.training.settings import TRAINING, ForestConfig, TrainingConfig
 
+BUDGET = ("epochs", "batch_size", "criterion")  # settings of training that all networks share
 Selected = Mapping[tuple[str, int], Mapping[str, Any]]
 """The selected configuration of each target and fold."""
 
@@ -77,23 +98,77 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
     choices = {k: v for k, v in training.items() if isinstance(v, list)}
     fixed = {k: v for k, v in training.items() if k not in choices}
     if isinstance(system, PiGNNSystem):
-        grid = dict(recipe.grid)
-        if "encoder" not in system.fixed:
-            grid.pop("layers", None)  # layers of message passing; a linear encoder has none
-        elif "layers" not in {**grid, **recipe.settings}:
-            grid["layers"] = system.grid["layers"]
-        fixed |= recipe.settings
+        grids = [_pi_gnn_grid(recipe, system, grid) for grid in recipe.grids]
+        usual = recommended(system.settings) if recipe.defaults == "estimators" else {}
+        fixed = {**usual, **fixed, **recipe.settings}
     else:
-        grid = dict(system.grid)
+        grids = [dict(system.grid)]
+        if recipe.defaults == "estimators":
+            usual = recommended(())
+            fixed = {**{name: usual[name] for name in BUDGET if name in usual}, **fixed}
     if isinstance(system, ClassicalSystem):
         fixed = {}  # it has no settings of training
     else:
-        grid |= {k: v for k, v in choices.items() if k not in grid}
-    grid = {k: v for k, v in grid.items() if k not in changes}
-    for point in grid_points(grid):  # all points, also those that recipe.configurations leaves out
-        check_configuration(model, {**fixed, **changes, **point})
-    points = grid_points(grid, recipe.configurations)
-    return Contender(model, tuple({**fixed, **changes, **point} for point in points))
+        grids = [grid | {k: v for k, v in choices.items() if k not in grid} for grid in grids]
+    points = [
+        {**fixed, **changes, **point}
+        for grid in grids
+        for point in grid_points({k: v for k, v in grid.items() if k not in changes})
+    ]
+    for point in points:  # all points, also those that recipe.configurations leaves out
+        check_configuration(model, point)
+    return Contender(model, tuple(spread(points, recipe.configurations)))
+
+
+def recommended(names: Sequence[str]) -> dict[str, Any]:
+    """Defaults of the estimators that differ from the paper's, as a recipe writes them.
+
+    Args:
+        names: settings of the network; those of training, features and forests are always there.
+    """
+    known = {*names, *TRAINING, *FEATURES, *FOREST, "ensemble"}
+    sources = (ModelConfig, StructuralFeatures, TrainingConfig, ForestConfig)
+    paper = {"capacity": "auto", "ensemble": 1}
+    for source in sources:
+        paper |= defaults(source)
+    different = {
+        each.name: each.default
+        for each in parameters()
+        if each.name in known and each.default != paper[each.name]
+    }
+    return {k: "none" if v is None else v for k, v in different.items()}
+
+
+def fit_to(contender: Contender, data: EvaluationData) -> Contender:
+    """The contender with the configurations that make a difference for some data.
+
+    The word auto becomes a number of epochs. Where vertices have neither labels nor attributes,
+    dropout of attributes changes nothing: configurations that differ in it alone are one.
+    """
+    graphs = max(len(split.train) for split in data.splits)
+    bare = data.graphs.label is None and data.graphs.x is None
+    configurations: dict[str, dict[str, Any]] = {}
+    for each in contender.configurations:
+        each = dict(each)
+        if each.get("epochs") == "auto":
+            values = {**defaults(TrainingConfig), **each}
+            each["epochs"] = training_config(values, graphs).epochs
+        if bare and not each.get("colours"):
+            each.pop("attribute_dropout", None)
+        configurations.setdefault(configuration_key(each), each)
+    return Contender(contender.model, tuple(configurations.values()))
+
+
+def _pi_gnn_grid(
+    recipe: Recipe, system: PiGNNSystem, grid: Mapping[str, Sequence[Any]]
+) -> dict[str, Sequence[Any]]:
+    """A grid of a recipe with the layers of message passing where the encoder has some."""
+    grid = dict(grid)
+    if "encoder" not in system.fixed:
+        grid.pop("layers", None)  # a linear encoder has none
+    elif "layers" not in {**grid, **recipe.settings}:
+        grid["layers"] = system.grid["layers"]
+    return grid
 
 
 def evaluate(
@@ -123,6 +198,7 @@ def evaluate(
         EvaluationError: some jobs failed; the message names their systems, folds and targets. All
             other systems are finished.
     """
+    contenders = [fit_to(contender, data) for contender in contenders]
     for contender in contenders:
         _check_kind(contender, data)
     with ExitStack() as locks:
@@ -230,13 +306,44 @@ def final_runs(
     data: EvaluationData, model: str, selected: Selected, settings: ProtocolSettings
 ) -> list[Run]:
     """The runs of the selected configuration of each target and fold."""
-    repeats = settings.final_runs if is_random(find_system(model)) else 1
     folds, first = len(data.splits), SEEDS * settings.seed
     return [
         Run(target, model, "final", fold, folds, configuration, first + repeat)
         for (target, fold), configuration in selected.items()
-        for repeat in range(1, 1 + repeats)
+        for repeat in range(1, 1 + final_runs_of(model, configuration, settings.final_runs))
     ]
+
+
+def estimator_settings(records: Sequence[Record], *, categories: str, seed: int) -> dict[str, Any]:
+    """The settings of an estimator with the configuration that most folds selected.
+
+    The estimator learns from all of its graphs and keeps its last epoch. Where the learning rate
+    does not follow the number of epochs, it trains for as many as the best epochs of the final runs
+    (their median).
+
+    Args:
+        records: final records of a π-GNN.
+        categories: how labels enter the network.
+        seed: of the estimator.
+    """
+    counts = Counter(configuration_key(record.run.configuration) for record in records)
+    key, _ = counts.most_common(1)[0]
+    chosen = [r for r in records if configuration_key(r.run.configuration) == key]
+    run, system = chosen[0].run, find_system(chosen[0].run.model)
+    assert isinstance(system, PiGNNSystem)
+    training = training_of(run)
+    settings = {**defaults(ModelConfig), **system.fixed, **model_settings(run)}
+    settings["head"] = predicts_by(run)
+    for part in (feature_settings(run), training, forest_settings(run)):
+        settings |= {name: getattr(part, name) for name, _ in rules(type(part))}
+    capacity = run.configuration.get("capacity", "auto")
+    settings |= {"capacity": None if capacity == "none" else capacity, "categories": categories}
+    settings |= {"ensemble": ensemble_size(run), "seed": seed, "validation_fraction": 0.0}
+    if training.decay is not None:  # falls where validation graphs say so
+        return settings | {"validation_fraction": 0.1}
+    if training.schedule == "constant" and training.criterion != "last":
+        settings["epochs"] = max(1, round(median(record.best_epoch for record in chosen)))
+    return settings | {"patience": None}
 
 
 def _count_epochs(
@@ -246,5 +353,6 @@ def _count_epochs(
     total = 0
     for contender in contenders:
         epochs = [c.get("epochs", 1) for c in contender.configurations]
-        total += settings.final_runs * epochs[0] + (sum(epochs) if len(epochs) > 1 else 0)
+        repeats = final_runs_of(contender.model, contender.configurations[0], settings.final_runs)
+        total += repeats * epochs[0] + (sum(epochs) if len(epochs) > 1 else 0)
     return max(total * len(data.places), 1)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 SPLITS = ("folds", "official", "random")
 CATEGORIES = ("one-hot", "embedding")
+DEFAULTS = ("paper", "estimators")
+T = TypeVar("T")
 _HOMES = (
     Path(__file__).parents[1] / "experiments",  # of an installed package
     Path(__file__).parents[2] / "experiments",  # of a checkout
@@ -32,8 +34,12 @@ class Recipe:
         final_runs: number of trainings and tests of the selected configuration.
         training: settings of training; see ``TrainingConfig``. A list is a choice on validation
             graphs, for every system whose own grid does not have the setting.
+        epochs: number of epochs on some datasets, in place of that in ``training``.
         settings: settings of all π-GNN networks; see ``ModelConfig``.
-        grid: grid of π-GNN: values by name of a setting.
+        defaults: settings that a recipe does not name: ``paper``, or ``estimators`` for the
+            defaults of the estimators and of ``softperm train``.
+        grid: grid of π-GNN: values by name of a setting; or several grids, whose points follow one
+            another.
         variants: settings of model or training by the name of a variant: ``pi-gnn+NAME`` among
             the models is π-GNN with these settings.
         targets: targets of a dataset with several; each has its own networks.
@@ -50,8 +56,12 @@ class Recipe:
     splits: str = "folds"
     final_runs: int = 3
     training: Mapping[str, Any] = field(default_factory=dict)
+    epochs: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    defaults: str = "paper"
+    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] = field(
+        default_factory=dict
+    )
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
     attributes: Mapping[str, bool] = field(default_factory=dict)
@@ -67,14 +77,29 @@ class Recipe:
             raise ValueError(f"categories must be one of {known}; got {self.categories!r}")
         if self.configurations is not None and self.configurations < 1:
             raise ValueError(f"configurations must be at least 1; got {self.configurations}")
-        for name, values in self.grid.items():
-            if not isinstance(values, list | tuple) or not values:
-                raise ValueError(f"grid.{name} must be a list of values; got {values!r}")
+        if self.defaults not in DEFAULTS:
+            known = ", ".join(DEFAULTS)
+            raise ValueError(f"defaults must be one of {known}; got {self.defaults!r}")
+        for grid in self.grids:
+            for name, values in grid.items():
+                if not isinstance(values, list | tuple) or not values:
+                    raise ValueError(f"grid.{name} must be a list of values; got {values!r}")
         tables = [self.variants, *self.variants.values()] if _is_table(self.variants) else [None]
         if not all(_is_table(table) for table in tables):
             raise ValueError("variants must be a table of tables: NAME = { setting = value }")
         if self.final_runs < 1:
             raise ValueError(f"final_runs must be at least 1; got {self.final_runs}")
+
+    @property
+    def grids(self) -> Sequence[Mapping[str, Sequence[Any]]]:
+        """All grids of π-GNN."""
+        return [self.grid] if isinstance(self.grid, Mapping) else self.grid
+
+    def for_dataset(self, dataset: str) -> Recipe:
+        """The recipe with the number of epochs of a dataset."""
+        if dataset not in self.epochs:
+            return self
+        return replace(self, training={**self.training, "epochs": self.epochs[dataset]})
 
     def check_dataset(self, dataset: str) -> None:
         """Raises ValueError unless the recipe has this dataset."""
@@ -128,6 +153,19 @@ def _grid_point(grid: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]
     return point
 
 
+def spread(points: Sequence[T], most: int | None) -> list[T]:
+    """At most so many of the points, from the first to the last at even distances.
+
+    >>> spread([1, 2, 3, 4, 5], most=2)
+    [1, 5]
+    """
+    if most is None or len(points) <= most:
+        return list(points)
+    if most == 1:
+        return list(points[:1])
+    return [points[k * (len(points) - 1) // (most - 1)] for k in range(most)]
+
+
 def recipe_names() -> list[str]:
     """Names of the recipes of the package."""
     names = {path.stem for home in _HOMES for path in home.glob("*.toml")}
@@ -161,8 +199,9 @@ def _check_kinds(content: Mapping[str, Any]) -> None:
     """Raises ValueError for a key whose value has a wrong type."""
     kinds = {
         "a list of names": ("datasets", "models", "targets"),
-        "a table": ("training", "settings", "grid", "attributes"),
-        "text": ("title", "splits", "categories"),
+        "a table": ("training", "epochs", "settings", "attributes"),
+        "a table, or a list of tables": ("grid",),
+        "text": ("title", "splits", "categories", "defaults"),
         "a whole number": ("final_runs", "configurations"),
         "true or false": ("edges",),
     }
@@ -178,6 +217,9 @@ def _check_kinds(content: Mapping[str, Any]) -> None:
 _IS = {
     "a list of names": lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v),
     "a table": _is_table,
+    "a table, or a list of tables": lambda v: (
+        _is_table(v) or (isinstance(v, list) and len(v) > 0 and all(map(_is_table, v)))
+    ),
     "text": lambda v: isinstance(v, str),
     "a whole number": lambda v: type(v) is int and abs(v) < 2**63,
     "true or false": lambda v: isinstance(v, bool),

@@ -6,6 +6,7 @@ import html
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,29 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from softperm.data.datasets.catalogue import known_names
+from softperm.estimators.base import UNIFORM_ENTROPY
 from softperm.explore.plots import drawing, log_where_wide, plain_text
 from softperm.files import CSVWriter, write_atomically
 from softperm.lab.recipes import quoted
 from softperm.lab.records import Record
 from softperm.lab.systems import find_system, system_names
 from softperm.lab.tables import PER_CENT, Cell, cells_of, paired_tests
+from softperm.nn.permutation import Sharpness
 
+MAJORITY = "Majority class"
+QUOTED = ("paper (quoted)", "difference")  # columns that graphs of one's own leave empty
+MOST_COLUMNS = 6  # of a table in letters of full size
+MOST_CLASSES = 20  # of which a confusion matrix is shown
 FEW = 6
 """Maximum number of systems for which a figure shows quartiles and an inner legend."""
 
 
 def write_report(
-    records: Iterable[Record], folder: Path, title: str, missing: Sequence[str] = ()
+    records: Iterable[Record],
+    folder: Path,
+    title: str,
+    missing: Sequence[str] = (),
+    classes: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Path]:
     """Writes every form of the report.
 
@@ -37,6 +48,7 @@ def write_report(
         folder: output folder; created if missing.
         title: title of the report.
         missing: sentences about systems that the tables leave out.
+        classes: names of the classes of datasets; numbers by default.
 
     Returns:
         The path of each form: ``markdown``, ``latex``, ``csv``, ``html``.
@@ -49,7 +61,7 @@ def write_report(
         raise ValueError("there are no records to report on")
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "markdown": ("table.md", markdown(cells, title, missing)),
+        "markdown": ("table.md", markdown(cells, title, missing, classes)),
         "latex": ("table.tex", latex(cells)),
         "csv": ("table.csv", as_csv(cells)),
     }
@@ -63,7 +75,7 @@ def write_report(
                 save_small_png(figure, folder / f"curves-{dataset}.png")
                 figure.savefig(folder / f"curves-{dataset}.svg")
             drawn[dataset] = figure
-    _page(cells, drawn, title, missing).save(folder / "report.html")
+    _page(cells, drawn, title, missing, classes or {}).save(folder / "report.html")
     paths = {form: folder / name for form, (name, _) in texts.items()}
     return {**paths, "html": folder / "report.html"}
 
@@ -106,7 +118,113 @@ def grid(cells: Sequence[Cell]) -> list[dict[str, str]]:
         if any(paper.values()):
             texts = {d: "" if number is None else str(number) for d, number in paper.items()}
             rows.append({"": f"{_title(model)}, paper (quoted)", **texts})
+    shares = [(cell.dataset, cell.majority) for cell in cells if cell.majority]
+    majority = {d: next((s for dataset, s in shares if dataset == d), ()) for d in datasets}
+    if any(majority.values()):
+        rows.append({"": MAJORITY, **{d: _spread(s) for d, s in majority.items()}})
     return rows
+
+
+def _spread(shares: Sequence[float]) -> str:
+    """Mean ± standard deviation of shares in per cent; the mean of one; nothing of none."""
+    if not shares:
+        return ""
+    mean = f"{100 * np.mean(shares):.1f}"
+    return f"{mean} ± {100 * np.std(shares):.1f}" if len(shares) > 1 else mean
+
+
+def classifications(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """A row for each system on each classification: accuracy, balanced accuracy and ROC-AUC."""
+    rows: list[dict[str, str]] = []
+    for dataset, group in _by_dataset(cells).items():
+        known = [cell for cell in group if cell.confusion is not None]
+        for cell in known:
+            figures = (shown(cell), _spread(cell.balanced_accuracies), _spread(cell.roc_aucs))
+            rows.append(_figures(dataset, cell.title, figures))
+        if known:
+            present = known[0].per_fold(lambda r: 1 / sum(map(any, r.confusion or [])))
+            figures = (_spread(known[0].majority), _spread(present[:1]), "50.0")
+            rows.append(_figures(dataset, MAJORITY, figures))
+    return rows
+
+
+def _figures(dataset: str, title: str, figures: Sequence[str]) -> dict[str, str]:
+    names = ("accuracy, %", "balanced accuracy, %", "ROC-AUC, %")
+    return {"dataset": dataset, "model": title, **dict(zip(names, figures, strict=True))}
+
+
+def class_counts(
+    cells: Sequence[Cell], classes: Mapping[str, Sequence[str]] | None = None
+) -> list[dict[str, str]]:
+    """A row for each classification: its test graphs of each class, in all folds."""
+    rows = []
+    for dataset, group in _by_dataset(cells).items():
+        cell = next((cell for cell in group if cell.confusion is not None), None)
+        if cell is None or cell.confusion is None:
+            continue
+        counts = cell.confusion.sum(axis=1) // cell.runs
+        names = class_names(len(counts), (classes or {}).get(dataset))
+        pairs = zip(names, counts.tolist(), strict=True)
+        listed = ", ".join(f"{name}: {count}" for name, count in pairs)
+        rows.append({"dataset": dataset, "graphs of each class": listed})
+    return rows
+
+
+def class_names(count: int, names: Sequence[str] | None) -> list[str]:
+    """The names of classes; their codes where there are no names."""
+    known = names is not None and len(names) == count
+    return list(map(str, names)) if known and names is not None else [str(k) for k in range(count)]
+
+
+def confusion(cell: Cell, classes: Sequence[str] | None = None) -> list[dict[str, str]]:
+    """The confusion matrix of a system: a row for each true class, a column for each predicted."""
+    if cell.confusion is None:
+        return []
+    names = class_names(len(cell.confusion), classes)
+    return [
+        {"true class": name, **{f"as {n}": str(k) for n, k in zip(names, row, strict=True)}}
+        for name, row in zip(names, cell.confusion.tolist(), strict=True)
+    ]
+
+
+def chosen(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """A row for each configuration that validation graphs selected, with its folds."""
+    return [
+        {
+            "dataset": cell.dataset,
+            "model": cell.title,
+            "configuration": words,
+            "folds": " ".join(map(str, folds)) if cell.folds > 1 else "the only one",
+        }
+        for cell in cells
+        for words, folds in cell.selected.items()
+    ]
+
+
+def sharpness(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """A row for each system with soft permutations: how far they are from uniform ones."""
+    return [
+        {
+            "dataset": cell.dataset,
+            "model": cell.title,
+            "row entropy": f"{cell.sharpness('row_entropy') or 0:.3f}",
+            "share of the first component": f"{cell.sharpness('first_component') or 0:.3f}",
+            "latent vertices in use": f"{cell.sharpness('used_latent_vertices') or 0:.1f}",
+        }
+        for cell in cells
+        if cell.sharpness("row_entropy") is not None
+    ]
+
+
+def uniform_permutations(cells: Sequence[Cell]) -> list[str]:
+    """A warning for each system whose soft permutations are nearly uniform."""
+    return [
+        f"{cell.title} on {cell.dataset}: the soft permutations are nearly uniform, so aligned "
+        "matrices say little more than how many edges a graph has. Try compare = cosine, more "
+        "vertex features, or more epochs."
+        for cell in cells
+        if (cell.sharpness("row_entropy") or 0) > UNIFORM_ENTROPY
+    ]
 
 
 def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
@@ -136,7 +254,8 @@ def details(cells: Sequence[Cell]) -> list[dict[str, str]]:
                 "device": ", ".join(cell.devices),
             }
         )
-    return rows
+    empty = [name for name in QUOTED if not any(row[name] for row in rows)]
+    return [{k: v for k, v in row.items() if k not in empty} for row in rows]
 
 
 def _memory(cell: Cell) -> str:
@@ -171,9 +290,25 @@ def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "runs": cell.runs,
             "seconds": cell.seconds,
             "memory": cell.memory,
+            "selected": cell.selected,
+            **_optional_numbers(cell),
         }
         for cell in cells
     ]
+
+
+def _optional_numbers(cell: Cell) -> dict[str, Any]:
+    """Figures that some records lack: those of classifications and of permutations."""
+    means = {
+        "balanced_accuracy": cell.balanced_accuracies,
+        "roc_auc": cell.roc_aucs,
+        "majority": cell.majority,
+    }
+    figures: dict[str, Any] = {k: float(np.mean(v)) for k, v in means.items() if v}
+    if cell.confusion is not None:
+        figures["confusion"] = cell.confusion.tolist()
+    measured = {f.name: cell.sharpness(f.name) for f in fields(Sharpness)}
+    return figures | {name: value for name, value in measured.items() if value is not None}
 
 
 def tests(cells: Sequence[Cell]) -> list[dict[str, str]]:
@@ -196,16 +331,48 @@ def _p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
 
 
-def markdown(cells: Sequence[Cell], title: str, missing: Sequence[str] = ()) -> str:
+def markdown(
+    cells: Sequence[Cell],
+    title: str,
+    missing: Sequence[str] = (),
+    classes: Mapping[str, Sequence[str]] | None = None,
+) -> str:
     """The report as Markdown."""
     parts = [f"# {_TAG.sub('&lt;', title)}", _caption(cells), _pipes(grid(cells))]
     if missing:
         parts.append(f"Not in the tables: {_TAG.sub('&lt;', '; '.join(missing))}.")
+    if judged := classifications(cells):
+        parts += [_pipes(judged), _pipes(class_counts(cells, classes))]
+    for cell in _shown_confusions(cells):
+        parts.append(_confusion_caption(cell))
+        parts.append(_pipes(confusion(cell, (classes or {}).get(cell.dataset))))
+    if measured := sharpness(cells):
+        parts += [SHARPNESS, _pipes(measured), *uniform_permutations(cells)]
     parts.append(_pipes(details(cells)))
     if compared := tests(cells):
         parts.append("Paired tests over folds, p-values not corrected for the number of tests:")
         parts.append(_pipes(compared))
+    if selected := chosen(cells):
+        parts += ["Configurations that validation graphs chose, by outer fold:", _pipes(selected)]
     return "\n\n".join(parts) + "\n"
+
+
+SHARPNESS = (
+    "Soft permutations of training graphs, mean of the final runs: row entropy 1 is uniform; a "
+    "first component with all of the variance of the aligned matrices means that they say one "
+    "number."
+)
+
+
+def _shown_confusions(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells whose confusion matrix is shown: those with few classes."""
+    return [c for c in cells if c.confusion is not None and len(c.confusion) <= MOST_CLASSES]
+
+
+def _confusion_caption(cell: Cell) -> str:
+    times = f", each graph {cell.runs} times" if cell.runs > 1 else ""
+    graphs = f"test graphs of all folds{times}"
+    return f"{cell.dataset}, {cell.title}: {graphs}, and what they were taken for."
 
 
 def latex(cells: Sequence[Cell]) -> str:
@@ -237,13 +404,30 @@ def as_csv(cells: Sequence[Cell]) -> str:
 
 
 def _page(
-    cells: Sequence[Cell], drawn: dict[str, Figure | None], title: str, missing: Sequence[str]
+    cells: Sequence[Cell],
+    drawn: dict[str, Figure | None],
+    title: str,
+    missing: Sequence[str],
+    classes: Mapping[str, Sequence[str]],
 ) -> Page:
     page = Page(title)
     page.paragraph(_caption(cells))
     page.table(grid(cells))
     if missing:
         page.paragraph(f"Not in the tables: {'; '.join(missing)}.")
+    for warning in uniform_permutations(cells):
+        page.paragraph(f"Warning: {warning}")
+    if judged := classifications(cells):
+        page.heading("Classifications")
+        page.table(judged)
+        page.table(class_counts(cells, classes))
+    for cell in _shown_confusions(cells):
+        page.paragraph(_confusion_caption(cell))
+        page.table(confusion(cell, classes.get(cell.dataset)))
+    if measured := sharpness(cells):
+        page.heading("Soft permutations")
+        page.paragraph(SHARPNESS)
+        page.table(measured)
     page.heading("Details")
     page.table(details(cells))
     if compared := tests(cells):
@@ -254,6 +438,10 @@ def _page(
             "the number of tests. Differences of shares in per cent."
         )
         page.table(compared)
+    if selected := chosen(cells):
+        page.heading("Chosen configurations")
+        page.paragraph("What validation graphs chose in each outer fold, counted from 0.")
+        page.table(selected)
     if any(drawn.values()):
         page.heading("Training curves")
     for dataset, figure in drawn.items():
@@ -372,15 +560,22 @@ def save_small_png(figure: Figure, path: Path) -> None:
 
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem;
        color: #1a1a1a; background: #fff; }
+.wide { overflow-x: auto; } .wide table { font-size: .85rem; }
 h1, h2 { line-height: 1.2; } figure { margin: 1.5rem 0; } figcaption { color: #555; }
 svg { max-width: 100%; height: auto; } table { border-collapse: collapse; margin: 1rem 0; }
-th, td { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
-td { white-space: nowrap; } th:first-child, td:first-child { text-align: left; }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child, td.words { text-align: left; }
 thead th { border-bottom: 2px solid #888; }
 @media (prefers-color-scheme: dark) { body { background: #fff; } }
 """
+
+
+def _table_cell(text: str) -> str:
+    """A cell of a table; numbers stand on its right side, words on its left."""
+    words = text[:1].isalpha()
+    return f"<td{' class=words' if words else ''}>{html.escape(text)}</td>"
 
 
 class Page:
@@ -407,10 +602,12 @@ class Page:
         columns = list(rows[0]) if rows else []
         head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(str(row[c]))}</td>" for c in columns) + "</tr>"
+            "<tr>" + "".join(map(_table_cell, (str(row[c]) for c in columns))) + "</tr>"
             for row in rows
         )
-        self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        wide = len(columns) > MOST_COLUMNS
+        self.parts.append(f"<div class='wide'>{table}</div>" if wide else table)
 
     def figure(self, figure: Figure, caption: str) -> None:
         """Adds a figure as inline SVG."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Int
 from scipy import stats
 
+from softperm.lab.jobs import final_runs_of
 from softperm.lab.records import Record
-from softperm.lab.systems import find_system, is_random
+from softperm.lab.systems import find_system
 
 PER_CENT = {"accuracy": "accuracy, %", "roc_auc": "ROC-AUC, %", "average_precision": "AP, %"}
 """Titles of scores that tables show in per cent."""
@@ -41,6 +43,7 @@ class Cell:
         memory_shared_by: maximum number of jobs that share the peak.
         devices: names of the devices.
         records: final records.
+        choices: names of the settings in which the configurations of the selection differ.
     """
 
     dataset: str
@@ -55,6 +58,7 @@ class Cell:
     memory_shared_by: int
     devices: tuple[str, ...]
     records: tuple[Record, ...]
+    choices: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -91,6 +95,91 @@ class Cell:
     def error(self) -> float:
         """Standard error of the mean."""
         return self.std / math.sqrt(len(self.scores))
+
+    @property
+    def validation_rank(self) -> float:
+        """Mean validation score of the final runs, the higher the better."""
+        mean = float(np.mean([record.validation_score for record in self.records]))
+        return mean if self.higher_is_better else -mean
+
+    def per_fold(self, figure: Callable[[Record], float | None]) -> tuple[float, ...]:
+        """A figure of the final records, averaged as ``scores`` are; empty if some lack it."""
+        rows: dict[int, list[float]] = {}
+        for k, record in enumerate(self.records):
+            value = figure(record)
+            if value is None:
+                return ()
+            rows.setdefault(record.run.fold if self.folds > 1 else k, []).append(value)
+        return tuple(np.mean(row).item() for _, row in sorted(rows.items()))
+
+    @property
+    def balanced_accuracies(self) -> tuple[float, ...]:
+        """Mean share of graphs that are classified rightly over classes; empty if unknown."""
+        return self.per_fold(
+            lambda r: None if r.confusion is None else balanced_accuracy(r.confusion)
+        )
+
+    @property
+    def roc_aucs(self) -> tuple[float, ...]:
+        """ROC-AUC of each class against the others; empty if unknown."""
+        return self.per_fold(lambda record: record.roc_auc)
+
+    @property
+    def confusion(self) -> Int[np.ndarray, "C C"] | None:
+        """How many graphs of each class were taken for each class, in all folds and runs."""
+        tables = [np.array(record.confusion) for record in self.records if record.confusion]
+        return np.sum(tables, axis=0) if len(tables) == len(self.records) else None
+
+    @property
+    def majority(self) -> tuple[float, ...]:
+        """Accuracy of the most common class in each fold; empty if unknown."""
+        if self.confusion is None:
+            return ()
+        common = int(self.confusion.sum(axis=1).argmax())
+        return self.per_fold(lambda r: class_share(r.confusion or [], common))
+
+    @property
+    def selected(self) -> dict[str, list[int]]:
+        """The folds that selected each configuration, which ``choices`` describe; most folds first.
+
+        Empty if there was nothing to select.
+        """
+        folds: dict[str, list[int]] = {}
+        for record in self.records:
+            values = record.run.configuration
+            present = [name for name in self.choices if name in values]
+            words = [f"{name} {_in_words(values[name])}" for name in present]
+            chosen = folds.setdefault(", ".join(words), [])
+            if self.choices and record.run.fold not in chosen:
+                chosen.append(record.run.fold)
+        ranked = sorted(folds.items(), key=lambda item: (-len(item[1]), item[1]))
+        return {words: sorted(chosen) for words, chosen in ranked if chosen}
+
+    def sharpness(self, figure: str) -> float | None:
+        """The mean of a figure of :class:`softperm.nn.sharpness.Sharpness`; None if unknown."""
+        values = [record.sharpness[figure] for record in self.records if record.sharpness]
+        return float(np.mean(values)) if len(values) == len(self.records) else None
+
+
+def balanced_accuracy(confusion: Sequence[Sequence[int]]) -> float:
+    """Share of graphs of a class that are classified rightly, averaged over the classes present.
+
+    >>> balanced_accuracy([[90, 0], [5, 5]])
+    0.75
+    """
+    table = np.array(confusion)
+    total = table.sum(axis=1)
+    return float((table.diagonal()[total > 0] / total[total > 0]).mean())
+
+
+def class_share(confusion: Sequence[Sequence[int]], code: int) -> float:
+    """Share of a class among the graphs of a confusion matrix."""
+    table = np.array(confusion)
+    return float(table[code].sum() / table.sum())
+
+
+def _in_words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @dataclass(frozen=True)
@@ -140,8 +229,9 @@ def finished(
     for pair, group in by_pair(records).items():
         try:
             cell = _cell(*pair, group)
-            requested = (final_runs or {}).get(pair, 1)
-            if cell.runs < requested and is_random(find_system(cell.model)):
+            configuration = cell.records[0].run.configuration
+            requested = final_runs_of(cell.model, configuration, (final_runs or {}).get(pair, 1))
+            if cell.runs < requested:
                 runs = f"{cell.runs} of {requested} final runs"
                 raise UnfinishedError(f"{', '.join(pair)}: there are {runs}; let it finish")
             done += group
@@ -219,7 +309,17 @@ def _cell(dataset: str, model: str, group: Sequence[Record]) -> Cell:
         memory_shared_by=max(r.circumstances.memory_shared_by for r in group),
         devices=tuple(sorted({r.circumstances.device for r in group})),
         records=tuple(final),
+        choices=_choices(r.run.configuration for r in group if r.run.stage == "selection"),
     )
+
+
+def _choices(configurations: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
+    """Names of the settings in which configurations differ."""
+    values: dict[str, set[str]] = {}
+    every = list(configurations)
+    for name in {name for each in every for name in each}:
+        values[name] = {json.dumps(each.get(name)) for each in every}
+    return tuple(sorted(name for name, different in values.items() if len(different) > 1))
 
 
 def _test_score(record: Record, where: str) -> float:

@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,43 @@ def test_own_graphs_go_from_a_file_to_a_report(evaluated):
     for name in ("table.md", "table.tex", "table.csv", "log.txt", "curves-rings.png"):
         assert (folder / name).stat().st_size > 0
     assert not list((folder / "checkpoints").glob("*"))
+
+
+def test_the_page_tells_what_was_chosen_and_how_classes_were_confused(evaluated):
+    _, folder, _ = evaluated
+    page = (folder / "report.html").read_text()
+    expected = ["Chosen configurations", "latent_vertices", "true class", "as clique"]
+    expected += ["clique: 12, ring: 12", "Majority class", "balanced accuracy", "row entropy"]
+    for words in expected:
+        assert words in page, words
+    assert "paper (quoted)" not in page
+    again = run_command("report", folder, "--out", folder / "again")
+    assert again.exit_code == 0, again.output
+    assert "as clique" in (folder / "again" / "report.html").read_text()
+
+
+def test_the_best_configuration_is_kept_as_a_model_ready_to_predict(
+    evaluated, graphs, tmp_path, one_quick_picture
+):
+    _, folder, command = evaluated
+    done = run_command(*command, "--keep-best")
+    assert done.exit_code == 0, done.output
+    model = folder / "best" / "rings" / "model"
+    assert f"rings best model  {model}" in done.stdout
+    predicted = run_command("predict", model, graphs, "--out", tmp_path / "p.csv")
+    assert predicted.exit_code == 0, predicted.output
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert len(rows) == 24
+    kept = json.loads((folder / "best" / "rings" / "config.json").read_text())
+    tried = [r for r in find_records(folder) if r.run.model == "pi-gnn" and r.run.stage == "final"]
+    counts = Counter(r.run.configuration["latent_vertices"] for r in tried)
+    assert kept["latent_vertices"] == counts.most_common(1)[0][0]
+    assert (kept["validation_fraction"], kept["compare"]) == (0.0, "inner"), "as the recipe trained"
+    without = run_command(
+        *["wl-kernel" if a == "pi-gnn,wl-kernel" else a for a in command], "--keep-best"
+    )
+    assert without.exit_code == 2
+    assert "--keep-best trains a π-GNN" in without.stderr
 
 
 def test_the_page_keeps_the_systems_of_earlier_commands(evaluated):

@@ -564,6 +564,19 @@ def test_codes_become_further_labels_of_a_collection():
     assert plain.extend(collection) is collection
 
 
+def test_several_labels_of_a_vertex_become_one_joint_label():
+    graphs = coloured_graphs()
+    plain = collect(graphs)
+    settings = StructuralFeatures(joint_labels=True, colour_min_graphs=1)
+    assert VertexFeatures.learn(plain, torch.arange(20), settings).colours is None
+    label = torch.stack([plain.label[:, 0], torch.arange(len(plain.label)) % 3], dim=1)
+    several = replace(plain, label=label, label_sizes=(2, 3))
+    extended = VertexFeatures.learn(several, torch.arange(20), settings).extend(several)
+    assert extended.label_sizes == (2, 3, 6)
+    pairs = label[:, 0] * 3 + label[:, 1]
+    assert len({*zip(pairs.tolist(), extended.label[:, 2].tolist(), strict=True)}) == 6
+
+
 def test_a_collection_is_extended_by_the_features_that_are_switched_on():
     graphs = many_kinds()
     extended = VertexFeatures(EVERYTHING).extend(collect(graphs))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from lab.evaluations import DATA, FOLDS, PROTOCOL, TRAINING, final_jobs, selection_jobs, train
@@ -14,6 +15,8 @@ from softperm.lab.jobs import configuration_key, group_into_jobs, plan_networks
 from softperm.lab.protocol import Contender, final_runs, make_contender, select, selection_runs
 from softperm.lab.recipes import grid_points, read_recipe
 from softperm.lab.systems import SYSTEMS, DataShape
+from softperm.training.forest import GraphForest
+from softperm.training.tasks import Classification
 
 ONE_FOLD = replace(DATA, splits=DATA.splits[:1])
 GRID = {
@@ -192,7 +195,7 @@ def test_a_mean_of_networks_has_the_networks_of_single_runs():
 def test_networks_of_the_selection_are_not_those_of_final_runs():
     mean = {**NETWORK, "ensemble": 3}
     runs = selection_runs(ONE_FOLD, Contender("pi-gnn", (mean,)), PROTOCOL)
-    runs += final_runs(ONE_FOLD, "pi-gnn", {("rings", 0): mean}, PROTOCOL)
+    runs += final_runs(ONE_FOLD, "pi-gnn", {("rings", 0): mean}, replace(PROTOCOL, final_runs=6))
     networks, _ = plan_networks(runs)
     assert len({network.seed for network in networks}) == len(networks) == 9
 
@@ -221,9 +224,11 @@ def test_test_graphs_change_no_figure_of_the_selection():
     everything = {
         **NETWORK, **RICH, "colours": 2, "colour_degree": True, "attribute_scaling": "standard",
         "scaling": "log-standard", "ensemble": 2, "class_weight": "balanced",
+        "head": "mlp+forest", "trees": 10, "forest_vectors": True,
     }  # fmt: skip
     contenders = [
         Contender("pi-gnn", (everything,)),
+        Contender("pi-gnn", ({**NETWORK, "head": "forest", "trees": 10},)),
         Contender("wl-forest", ({"trees": 10, "rounds": 2, "min_graphs": 1},)),
         Contender("forest", ({"trees": 10},)),
         Contender("wl-kernel", ({},)),
@@ -238,3 +243,58 @@ def test_test_graphs_change_no_figure_of_the_selection():
         assert one.curve == other.curve
         assert one.validation_score == other.validation_score
         assert one.sharpness == other.sharpness
+
+
+HEADS = [{**NETWORK, **RICH, "head": head, "trees": 10} for head in ("mlp", "forest", "mlp+forest")]
+
+
+def test_runs_that_differ_in_how_they_predict_share_one_network():
+    tried = Contender("pi-gnn", tuple(HEADS))
+    (job,) = selection_jobs(DATA, tried, PROTOCOL)
+    networks, members = plan_networks(job.runs)
+    assert (len(job.runs), len(networks)) == (3 * FOLDS, FOLDS)
+    assert len({(run.fold, own) for run, own in zip(job.runs, members, strict=True)}) == FOLDS
+    found = {(r.run.fold, r.run.configuration["head"]): r for r in train(job)}
+    (alone,) = selection_jobs(DATA, Contender("pi-gnn", (HEADS[0],)), PROTOCOL)
+    for record in train(alone):
+        shared = found[record.run.fold, "mlp"]
+        assert shared.curve == record.curve
+        assert shared.validation_loss == record.validation_loss
+    for (fold, head), record in found.items():
+        if head == "forest":
+            outputs, y = forest_outputs(fold)
+            assert record.validation_score == Classification(2).score(outputs, y)
+            both = found[fold, "mlp+forest"].validation_loss
+            assert both < max(record.validation_loss, found[fold, "mlp"].validation_loss)
+
+
+def forest_outputs(fold: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a forest of the run's seed predicts for validation graphs."""
+    split, y = DATA.splits[fold], DATA.targets["rings"].y
+    settings = StructuralFeatures(walks=4, clustering=True, neighbours=True)
+    graphs = VertexFeatures(settings).extend(DATA.graphs)
+    forest = GraphForest.fit(graphs, split.train, y, Classification(2), trees=10, seed=fold)
+    return forest.outputs(graphs, split.validation, Classification(2)), y[split.validation]
+
+
+def test_a_forest_without_aligned_vectors_is_grown_once_for_all_networks(monkeypatch):
+    grown = []
+    real = GraphForest.fit
+    monkeypatch.setattr(
+        GraphForest, "fit", lambda *a, **k: (grown.append(k["seed"]), real(*a, **k))[1]
+    )
+    fresh = replace(DATA, cache={})
+    sizes = [{**HEADS[1], "latent_vertices": p} for p in (2, 3)] + [HEADS[2]]
+    for job in selection_jobs(fresh, Contender("pi-gnn", tuple(sizes)), PROTOCOL):
+        train(job, fresh)
+    assert sorted(grown) == [*range(FOLDS)]
+
+
+def test_final_runs_with_different_heads_are_one_stack_and_are_tested():
+    chosen = {("rings", fold): HEADS[fold] for fold in range(FOLDS)}
+    (job,) = final_jobs(DATA, "pi-gnn", chosen, replace(PROTOCOL, final_runs=1))
+    for record in train(job):
+        assert np.sum(record.confusion) == len(DATA.splits[record.run.fold].test)
+        assert np.trace(record.confusion) / np.sum(record.confusion) == record.test_score
+        assert 0 <= record.roc_auc <= 1
+        assert 0 < record.sharpness["row_entropy"] <= 1

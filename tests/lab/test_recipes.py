@@ -6,11 +6,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab.evaluations import DATA
 
 from softperm.data.datasets.catalogue import PAPER
-from softperm.lab.protocol import make_contender
+from softperm.data.feature_settings import StructuralFeatures
+from softperm.estimators.settings import choose, parameters
+from softperm.estimators.settings import training_config as estimator_training
+from softperm.lab.jobs import (
+    ensemble_size,
+    feature_settings,
+    forest_settings,
+    model_settings,
+    predicts_by,
+    training_config,
+)
+from softperm.lab.protocol import Contender, fit_to, make_contender
 from softperm.lab.recipes import grid_points, published, read_recipe, recipe_names
-from softperm.lab.systems import find_system
+from softperm.lab.records import Run
+from softperm.lab.systems import DataShape, find_system
+from softperm.nn.settings import ModelConfig
+from softperm.settings import rules
+from softperm.training.settings import ForestConfig
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -114,7 +130,8 @@ def test_published_numbers_are_those_of_the_paper(data_root):
         ("models = [3]", r"models must be a list of names; got \[3\]"),
         ("training = 'x'", "training must be a table; got 'x'"),
         ("settings = 'x'", "settings must be a table; got 'x'"),
-        ("grid = 3", "grid must be a table; got 3"),
+        ("grid = 3", "grid must be a table, or a list of tables; got 3"),
+        ("defaults = 'mine'", "defaults must be one of paper, estimators; got 'mine'"),
         ("[training]\nepochs = []", "training.epochs is a choice among no values"),
         ("title = ", "cannot be read as a recipe"),
     ],
@@ -178,6 +195,8 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
         ("mpnn-table", "pi-gnn", 4),
         ("tu-table", "pi-gnn-d-gcn", 12),
         ("own", "gin", 4),
+        ("own", "pi-gnn", 4),
+        ("best", "pi-gnn", 14),
         ("baselines-table", "gin", 128),
         ("baselines-table", "graphsage", 72),
         ("baselines-table", "wl-kernel", 42),
@@ -187,7 +206,7 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
 def test_a_contender_has_the_configurations_of_recipe_or_system(recipe, model, count):
     found = make_contender(read_recipe(recipe), model).configurations
     assert len(found) == len({str(sorted(c.items())) for c in found}) == count
-    epochs = None if model == "wl-kernel" else read_recipe(recipe).training["epochs"]
+    epochs = {"wl-kernel": None}.get(model, read_recipe(recipe).training.get("epochs", "auto"))
     assert all(c.get("epochs") == epochs for c in found)
 
 
@@ -202,3 +221,31 @@ def test_a_recipe_without_a_title_is_called_by_its_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("models = ['pi-gnn']")
     assert read_recipe(str(path)).title == "mine"
+
+
+def test_own_graphs_are_evaluated_with_the_defaults_of_the_estimators():
+    first = make_contender(read_recipe("own"), "pi-gnn").configurations[0]
+    usual = {each.name: each.default for each in parameters()}
+    (contender,) = [fit_to(Contender("pi-gnn", (first,)), DATA)]
+    run = Run("rings", "pi-gnn", "final", 0, 1, contender.configurations[0], 0)
+    graphs = max(len(split.train) for split in DATA.splits)
+    assert training_config(run) == estimator_training(usual, graphs)
+    assert feature_settings(run) == StructuralFeatures(**choose(StructuralFeatures, usual))
+    assert forest_settings(run) == ForestConfig(**choose(ForestConfig, usual))
+    assert predicts_by(run) == usual["head"]
+    shape = DataShape.of(DATA.graphs, 2)
+    config = find_system("pi-gnn").build(shape, model_settings(run), 0).config
+    expected = ModelConfig(2, **choose(ModelConfig, {**usual, "head": "mlp"}))
+    for name, _ in rules(ModelConfig):
+        assert getattr(config, name) == getattr(expected, name), name
+    assert (config.capacity, ensemble_size(run)) == (usual["capacity"], usual["ensemble"])
+
+
+def test_several_grids_follow_one_another():
+    recipe = replace(
+        read_recipe("tu-table"),
+        grid=[{"hidden": [32, 64]}, {"latent_vertices": [5], "hidden": [8]}],
+    )
+    found = make_contender(recipe, "pi-gnn").configurations
+    points = [(c["hidden"], c.get("latent_vertices")) for c in found]
+    assert points == [(32, None), (64, None), (8, 5)]

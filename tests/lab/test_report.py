@@ -242,3 +242,82 @@ def test_names_in_tables_are_no_formulas_of_spreadsheets(tmp_path):
     write_report(named("=cmd()"), tmp_path, "A table")
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
     assert {row["dataset"] for row in rows} == {"'=cmd()"}
+
+
+def judged(model: str = "pi-gnn", **changes) -> list:
+    """Two folds of ten graphs each, eight of class 0, in two runs."""
+    tables = [[[7, 1], [1, 1]], [[8, 0], [2, 0]]]
+    made = []
+    for fold, confusion in enumerate(tables):
+        for seed in (1, 2):
+            one = record(fold, seed, sum(np.diag(confusion)) / 10, model)
+            run = replace(one.run, dataset="mine", folds=2)
+            made.append(replace(one, run=run, confusion=confusion, roc_auc=0.75, **changes))
+    return made
+
+
+def test_classifications_have_a_row_of_the_majority_class_and_balanced_accuracy():
+    rows = report.classifications(cells_of(judged()))
+    assert [list(row.values()) for row in rows] == [
+        ["mine", "π-GNN", "80.0 ± 0.0", "59.4 ± 9.4", "75.0 ± 0.0"],
+        ["mine", "Majority class", "80.0 ± 0.0", "50.0", "50.0"],
+    ]
+    assert report.grid(cells_of(judged()))[-1] == {"": "Majority class", "mine": "80.0 ± 0.0"}
+
+
+def test_a_confusion_matrix_has_the_users_names_of_classes(tmp_path):
+    (cell,) = cells_of(judged())
+    assert report.confusion(cell, ["ring", "clique"]) == [
+        {"true class": "ring", "as ring": "30", "as clique": "2"},
+        {"true class": "clique", "as ring": "6", "as clique": "2"},
+    ]
+    (counts,) = report.class_counts([cell], {"mine": ["ring", "clique"]})
+    assert counts["graphs of each class"] == "ring: 16, clique: 4"
+    (unnamed,) = report.class_counts([cell], {"mine": ["of another number"]})
+    assert unnamed["graphs of each class"] == "0: 16, 1: 4"
+    page = write_report(judged(), tmp_path, "T", (), {"mine": ["ring", "clique"]})["html"]
+    assert "as clique" in page.read_text()
+
+
+def test_records_without_a_confusion_matrix_still_make_their_tables(tmp_path):
+    cells = cells_of(RECORDS)
+    assert report.classifications(cells) == report.class_counts(cells) == []
+    assert report.confusion(cells[0]) == report.sharpness(cells) == report.chosen(cells) == []
+    assert "Majority" not in write_report(RECORDS, tmp_path, "T")["markdown"].read_text()
+    mixed = [*judged(), *(replace(r, confusion=None) for r in judged("pi-gnn-d"))]
+    assert len(report.classifications(cells_of(mixed))) == 2
+
+
+def test_the_configuration_that_each_fold_chose_is_told():
+    final = [
+        replace(r, run=replace(r.run, configuration={"hidden": 32, "head": head}))
+        for r, head in zip(judged(), ["mlp", "mlp", "forest", "forest"], strict=True)
+    ]
+    tried = [
+        replace(r, run=replace(r.run, stage="selection", configuration={"hidden": 32, "head": h}))
+        for r in judged()[::2]
+        for h in ("mlp", "forest")
+    ]
+    rows = report.chosen(cells_of([*final, *tried]))
+    assert [(row["configuration"], row["folds"]) for row in rows] == [
+        ("head mlp", "0"),
+        ("head forest", "1"),
+    ]
+    assert report.chosen(cells_of(final)) == [], "nothing was chosen"
+
+
+def test_uniform_permutations_are_warned_of(tmp_path):
+    measured = {"row_entropy": 0.5, "first_component": 0.4, "used_latent_vertices": 3.0}
+    sharp = judged(sharpness=measured)
+    flat = judged("pi-gnn-d", sharpness={**measured, "row_entropy": 0.995})
+    cells = cells_of([*sharp, *flat])
+    assert [row["row entropy"] for row in report.sharpness(cells)] == ["0.500", "0.995"]
+    (warning,) = report.uniform_permutations(cells)
+    assert warning.startswith("π-GNN-d on mine")
+    page = write_report([*sharp, *flat], tmp_path, "T")["html"].read_text()
+    assert "Warning: π-GNN-d on mine: the soft permutations are nearly uniform" in page
+
+
+def test_columns_of_the_paper_are_left_out_for_graphs_it_does_not_have():
+    assert not {"paper (quoted)", "difference"} & set(details(cells_of(judged()))[0])
+    assert details(cells_of(RECORDS))[0]["paper (quoted)"]
