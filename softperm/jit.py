@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parent
+COMPILATION_SECONDS = 120  # how long a process waits for another one that compiles the same kernel
 _IMPORTS = re.compile(rf"^(?:from|import) ({PACKAGE.name}[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
 
 
@@ -39,7 +40,8 @@ def kernel(function: Callable | None = None, **options: Any) -> Any:
     import numba
 
     plain: Any = inspect.unwrap(function)  # the shape checks of a test run cannot be compiled
-    dispatcher: Any = numba.njit(nogil=True, **options)(plain)
+    options = {"nogil": True, "no_cfunc_wrapper": True, **options}
+    dispatcher: Any = numba.njit(**options)(plain)
     with suppress(RuntimeError):  # numba found no folder that it may write to
         dispatcher._cache = _source_cache()(plain)
     return dispatcher
@@ -115,6 +117,7 @@ def _with_imports(file: Path) -> set[Path]:
 @cache
 def _source_cache() -> type:
     """Numba's cache of functions, with :func:`source_hash` in place of the hash of one file."""
+    from filelock import FileLock, Timeout
     from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
     class SourceCacheImpl(CompileResultCacheImpl):
@@ -124,6 +127,27 @@ def _source_cache() -> type:
             self._locator.get_source_stamp = lambda: stamp
 
     class SourceCache(FunctionCache):
+        """Processes that need the same function at once wait for the first to compile it."""
+
         _impl_class = SourceCacheImpl
+
+        def __init__(self, function: Callable) -> None:
+            super().__init__(function)
+            self._lock = FileLock(Path(self.cache_path, f"{self._impl.filename_base}.lock"))
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            found = super().load_overload(sig, target_context)
+            if found is None:
+                with suppress(OSError, Timeout):  # then it is compiled here
+                    self._impl.locator.ensure_cache_path()
+                    self._lock.acquire(timeout=COMPILATION_SECONDS)
+                    found = super().load_overload(sig, target_context)
+                if found is not None:
+                    self._lock.release(force=True)
+            return found
+
+        def save_overload(self, sig: Any, data: Any) -> None:
+            super().save_overload(sig, data)
+            self._lock.release(force=True)
 
     return SourceCache

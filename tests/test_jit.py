@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,12 @@ def run(package: Path, **environment: str) -> tuple[int, int]:
     )
     result, hits = done.stdout.split()
     return int(result), int(hits)
+
+
+def test_processes_that_start_at_once_compile_a_kernel_once(package):
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(run, [package] * 3))
+    assert sorted(results) == [(21, 0), (21, 1), (21, 1)]
 
 
 def edit(file: Path, old: str, new: str) -> None:

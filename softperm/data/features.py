@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softperm.data.feature_settings import StructuralFeatures
-from softperm.jit import kernel
+from softperm.jit import inner, kernel
 from softperm.parallel import over_ranges
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _fill_rows(row, column, edge_ptr, ptr, row_ptr, local, sound, cuts, first, l
                 break
 
 
-@kernel
+@inner
 def _fill_graph(row, column, edges, low, high, row_ptr, local):
     """Fills one graph's rows; False unless its edges are sorted, simple and symmetric.
 
@@ -326,7 +326,7 @@ def _twins(ptr, row_ptr, column, smallest, stand_in, cuts, first, last):
         _join_equal(rows, column, key, low, stand_in)
 
 
-@kernel
+@inner
 def _join_equal(rows, column, key, low, stand_in):
     """Joins the vertices of equal key to the first of them, where they are twins indeed."""
     order = np.argsort(key)
@@ -338,7 +338,7 @@ def _join_equal(rows, column, key, low, stand_in):
             stand_in[low + order[i]] = low + order[begin]
 
 
-@kernel
+@inner
 def _are_twins(rows, column, u, v):
     """Whether two vertices have the same neighbours beside each other."""
     i, j = rows[u], rows[v]
@@ -474,13 +474,31 @@ def rings(
     return found
 
 
+@inner
+def _most_vertices(ptr, begin, end):
+    """Vertices of the largest graph of a range; np.diff would take three seconds to compile."""
+    most = 0
+    for graph in range(begin, end):
+        most = max(most, ptr[graph + 1] - ptr[graph])
+    return most
+
+
+@inner
+def _most_edges(ptr, row_ptr, begin, end):
+    """Directed edges of the graph of a range that has most of them."""
+    most = 0
+    for graph in range(begin, end):
+        most = max(most, row_ptr[ptr[graph + 1]] - row_ptr[ptr[graph]])
+    return most
+
+
 @kernel
 def _triangles(ptr, row_ptr, column, count, cuts, first, last):
     """Adds to ``count`` the triangles of a range of graphs."""
     begin, end = cuts[first], cuts[last]
-    vertices = np.diff(ptr[begin : end + 1]).max()
+    vertices = _most_vertices(ptr, begin, end)
     out_ptr = np.empty(vertices + 1, dtype=np.int64)  # where the edges kept by _orient begin
-    out = np.empty(np.diff(row_ptr[ptr[begin : end + 1]]).max() + 1, dtype=np.int32)
+    out = np.empty(_most_edges(ptr, row_ptr, begin, end) + 1, dtype=np.int32)
     seen = np.empty(vertices, dtype=np.int32)  # seen[w] == u: u points to w
     for graph in range(begin, end):
         low, high = ptr[graph], ptr[graph + 1]
@@ -555,7 +573,7 @@ def _count_by_bits(rows, column, words, count):
     count //= 2
 
 
-@kernel
+@inner
 def _ones(word):
     """Number of ones in 64 bits, in the form that compilers turn into one instruction."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
@@ -569,7 +587,7 @@ def _ones(word):
 def _cores(ptr, row_ptr, column, core, cuts, first, last):
     """Removes vertices in ascending order of remaining degree, kept sorted in bins."""
     begin, end = cuts[first], cuts[last]
-    vertices = np.diff(ptr[begin : end + 1]).max()
+    vertices = _most_vertices(ptr, begin, end)
     order = np.empty(vertices, dtype=np.int32)  # vertices by remaining degree
     place = np.empty(vertices, dtype=np.int32)  # position of each vertex in it
     start = np.empty(vertices + 1, dtype=np.int64)  # where each remaining degree begins in it
@@ -623,10 +641,10 @@ def _neighbour_degrees(ptr, row_ptr, column, found, cuts, first, last):
 def _rings(ptr, row_ptr, column, core, twin, budget, found, cuts, first, last):
     """Counts the rings through every vertex of a range of graphs, length by length."""
     begin, end = cuts[first], cuts[last]
-    vertices = np.diff(ptr[begin : end + 1]).max()
+    vertices = _most_vertices(ptr, begin, end)
     longest = found.shape[1] + 3
     rows = np.empty(vertices + 1, dtype=np.int64)
-    inner = np.empty(np.diff(row_ptr[ptr[begin : end + 1]]).max() + 1, dtype=np.int32)
+    inner = np.empty(_most_edges(ptr, row_ptr, begin, end) + 1, dtype=np.int32)
     distance = np.full(vertices, -1, dtype=np.int32)  # from the vertex in turn
     queue = np.empty(vertices, dtype=np.int32)
     touched = np.zeros(vertices, dtype=np.int32)
@@ -736,7 +754,7 @@ def _few_looks(rows, column, longest, budget, distance, queue):
     return True
 
 
-@kernel
+@inner
 def _all_rings(rows, column, scratch, found):
     """Finds every ring of a graph once, from its smallest vertex, and counts it at its vertices."""
     distance, queue, touched, path, edge = scratch
@@ -815,7 +833,7 @@ def _rings_of(rows, column, start, length, budget, distance, touched, path, edge
     return -1 if looks > budget else closed // 2  # each ring was followed both ways
 
 
-@kernel
+@inner
 def _mark(rows, column, v, change, touched):
     """Adds ``change`` at a vertex and its neighbours; returns the number of neighbours."""
     touched[v] += change
@@ -904,7 +922,7 @@ def heat_steps(time: int | float) -> int:
 def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
     """Return probabilities of a range of graphs, a block of vertices at a time."""
     begin, end = cuts[first], cuts[last]
-    vertices = np.diff(ptr[begin : end + 1]).max()
+    vertices = _most_vertices(ptr, begin, end)
     now = np.zeros((vertices, _BLOCK))  # distributions, divided by degrees
     after = np.zeros((vertices, _BLOCK))
     reached = np.zeros(vertices, dtype=np.bool_)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from softperm.distance.pairs import contains, count_bits, edge_cost, insert, lowest_bit, remove
-from softperm.jit import kernel
+from softperm.jit import inner, kernel
 
 GLANCE = 300  # relaxations of a search without probing; enough for most small pairs
 SMALL = 40  # vertices up to which probing pays: its cost grows with their square
@@ -59,9 +59,9 @@ def plant(pair):
     """A new search: all vertices free, no permutation known, no level probed."""
     n, words = pair.allowed.shape
     linear = np.empty((n + 1, n, n))  # only the level in use is ever touched
-    linear[0] = 0.0
-    if pair.vertex.shape[0] > 0:
-        linear[0] = pair.vertex
+    for i in range(n):
+        for j in range(n):
+            linear[0, i, j] = pair.vertex[i, j] if pair.vertex.shape[0] > 0 else 0.0
     rows = np.empty((n + 1, n), np.int64)
     columns = np.empty((n + 1, n), np.int64)
     domain = np.empty((n + 1, n, words), np.uint64)
@@ -94,7 +94,7 @@ def plant(pair):
     )
 
 
-@kernel
+@inner
 def fix(pair, tree, t, x0, y0):
     """Fills level t + 1 from level t, whose row x0 is matched with column y0."""
     m = pair.label_a.size - t
@@ -118,7 +118,7 @@ def fix(pair, tree, t, x0, y0):
             tree.linear[s, x, y] = tree.linear[t, old, y if y < y0 else y + 1] + cost
 
 
-@kernel
+@inner
 def order_rows(pair, rows, columns, m, domain, i, j):
     """Row i has been matched with column j: its twins take columns that are not earlier."""
     for x in range(m):
@@ -128,7 +128,7 @@ def order_rows(pair, rows, columns, m, domain, i, j):
                     remove(domain, x, columns[y])
 
 
-@kernel
+@inner
 def order_columns(pair, rows, columns, m, domain, i, j):
     """Column j has been matched with row i: its twins take rows that are not earlier."""
     for y in range(m):
@@ -138,7 +138,7 @@ def order_columns(pair, rows, columns, m, domain, i, j):
                     remove(domain, x, columns[y])
 
 
-@kernel
+@inner
 def _earlier(orbit, twin, k, j):
     """Whether vertex k comes before vertex j in the order by orbit, then twin class."""
     return orbit[k] < orbit[j] or (orbit[k] == orbit[j] and twin[k] < twin[j])
@@ -242,7 +242,7 @@ def open_bound(tree: Tree) -> float:
     return float(least)
 
 
-@kernel
+@inner
 def _expand(pair, tree, t):
     """Bounds level t and lists its children; returns the number of node bounds computed."""
     tree.children[t] = 0
@@ -277,7 +277,7 @@ def _expand(pair, tree, t):
     return spent
 
 
-@kernel
+@inner
 def _complete(pair, rows, columns, m, linear, match, image):
     """Completes the permutation by the node's assignment; returns the additional cost."""
     cost = 0.0
@@ -292,7 +292,7 @@ def _complete(pair, rows, columns, m, linear, match, image):
     return cost
 
 
-@kernel
+@inner
 def _rule_out(cost, u, v, m, bound, limit, columns, domain, out):
     """Bounds each match by its reduced cost, and rules out matches above the limit."""
     for x in range(m):
@@ -304,7 +304,7 @@ def _rule_out(cost, u, v, m, bound, limit, columns, domain, out):
             out[x, y] = value
 
 
-@kernel
+@inner
 def _probe(pair, tree, t, m, limit):
     """Bounds each remaining match by a node bound of its own; returns how many there were."""
     spent = 0
@@ -321,7 +321,7 @@ def _probe(pair, tree, t, m, limit):
     return spent
 
 
-@kernel
+@inner
 def _narrowest(bound, m):
     """The row x (as x) or column y (as m + y) with the fewest candidates."""
     left = np.zeros(2 * m, np.int64)
@@ -341,7 +341,7 @@ def _narrowest(bound, m):
     return chosen
 
 
-@kernel
+@inner
 def _list(choices, m, kind, vertices, root, child, child_bound):
     """Lists the matches of one row or column by their bounds, one for each symmetry class.
 
@@ -365,7 +365,7 @@ def _list(choices, m, kind, vertices, root, child, child_bound):
     return count
 
 
-@kernel
+@inner
 def _descend(pair, tree, t, z):
     """Matches the chosen row or column of level t with position z, and breaks symmetries."""
     m = pair.label_a.size - t
@@ -425,7 +425,7 @@ def bound_node(pair, tree, t, limit):
     return below + assign(tree.cost, m, tree.u[t], tree.v[t], tree.match, limit - below)
 
 
-@kernel
+@inner
 def _sort_free(value, kind, order, free, m):
     """(m, m - 1) weights from each free vertex to the other free ones, ascending."""
     is_free = np.zeros(kind.shape[0], np.bool_)
@@ -442,7 +442,7 @@ def _sort_free(value, kind, order, free, m):
     return weights
 
 
-@kernel
+@inner
 def _pair_weights(free_a, free_b, power, m, out):
     """Distance of each two rows of sorted weights."""
     for x in range(m):
@@ -454,7 +454,7 @@ def _pair_weights(free_a, free_b, power, m, out):
             out[x, y] = total
 
 
-@kernel
+@inner
 def _pair_neighbours(pair, rows, columns, m, domain, out):
     """Least price of edges at x and at y without a match; infinite if x and y cannot be matched."""
     groups, words = pair.price.size, domain.shape[1]
@@ -525,7 +525,7 @@ def _pair_neighbours(pair, rows, columns, m, domain, out):
                     out[x, y] = max(out[x, y], pair.price[0] * (degrees - 2.0 * met))
 
 
-@kernel
+@inner
 def _pair_plain_neighbours(pair, rows, columns, m, domain, out):
     """The same numbers for one group and sets of one word, as plain graphs have them: faster."""
     one, price = np.uint64(1), pair.price[0]
@@ -560,7 +560,7 @@ def _pair_plain_neighbours(pair, rows, columns, m, domain, out):
             out[x, y] = price * (degrees - 2.0 * met)
 
 
-@kernel
+@inner
 def _plain_reach(near, vertices, domains):
     """Unions of the candidates of each vertex's neighbours, and of the other free vertices."""
     m = domains.size
@@ -573,7 +573,7 @@ def _plain_reach(near, vertices, domains):
     return reach
 
 
-@kernel
+@inner
 def _reach_apart(near, vertices, m, domain):
     """Unions of the candidates of the free vertices that are not neighbours of each vertex."""
     reach = np.zeros((m, domain.shape[1]), np.uint64)
@@ -585,7 +585,7 @@ def _reach_apart(near, vertices, m, domain):
     return reach
 
 
-@kernel
+@inner
 def _reach(near, price, vertices, m, free, position, domain):
     """Free neighbours of each free vertex by group, the unions of their candidates, and degrees.
 
@@ -653,7 +653,7 @@ def assign(
     return total
 
 
-@kernel
+@inner
 def _reduce_rows(cost, m, u, v, row_of, column_of):
     """Give each row its cheapest column where that is free; returns the dual value."""
     total = 0.0
@@ -676,7 +676,7 @@ def _reduce_rows(cost, m, u, v, row_of, column_of):
     return total
 
 
-@kernel
+@inner
 def _augment(cost, m, u, v, row_of, column_of, row, distance, parent, done):
     """Match one more row along the shortest alternating path; returns the path's length."""
     for j in range(m):
@@ -760,7 +760,7 @@ def descend(pair, p):
     return cost_of(pair, p)
 
 
-@kernel
+@inner
 def shake(pair, p, state):
     """Exchanges images at random in place where that is allowed; returns the next state."""
     n = p.size

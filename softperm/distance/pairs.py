@@ -13,7 +13,7 @@ from numba.extending import intrinsic as numba_intrinsic
 
 from softperm.distance.costs import Codes, Model
 from softperm.errors import GraphError
-from softperm.jit import kernel
+from softperm.jit import inner, kernel
 from softperm.pyg import Data
 
 intrinsic: Any = numba_intrinsic  # its first parameter is not part of a call
@@ -215,7 +215,7 @@ def make_pair(model, kind_a, label_a, kind_b, label_b, labels):
     )
 
 
-@kernel
+@inner
 def edge_cost(model, e, f):
     """Cost of matching a pair of vertices of kind e with a pair of kind f."""
     if model.table.shape[0] > 0:
@@ -224,7 +224,7 @@ def edge_cost(model, e, f):
     return difference * difference if model.power == 2 else difference
 
 
-@kernel
+@inner
 def _renumber(label_a, label_b):
     """Renumbers the labels of two graphs from 0 in place; returns how many there are."""
     seen = np.empty(label_a.size + label_b.size, np.int64)
@@ -241,7 +241,7 @@ def _renumber(label_a, label_b):
     return max(labels, 1)
 
 
-@kernel
+@inner
 def _common_size(model, label_a, label_b, labels):
     """Number of vertices after padding.
 
@@ -263,7 +263,7 @@ def _common_size(model, label_a, label_b, labels):
     return size
 
 
-@kernel
+@inner
 def _pad_labels(label, n, distinct):
     """The labels, then that of padding: an isolated vertex like any other unless ``distinct``."""
     padded = np.empty(n, np.int64)
@@ -272,7 +272,7 @@ def _pad_labels(label, n, distinct):
     return padded
 
 
-@kernel
+@inner
 def _kinds(packed, graph, n):
     """(n, n) kinds of the edges of one packed graph."""
     kind = np.zeros((n, n), np.int64)
@@ -282,7 +282,7 @@ def _kinds(packed, graph, n):
     return kind
 
 
-@kernel
+@inner
 def _offset(model, kind_a, label_a, kind_b, label_b):
     """Cost of matching nothing, and the number of edges."""
     offset = 0.0
@@ -301,7 +301,7 @@ def _offset(model, kind_a, label_a, kind_b, label_b):
     return offset, edges
 
 
-@kernel
+@inner
 def _vertex_costs(model, label_a, label_b):
     """(N, N) cost of matching each row with each column; (0, 0) if there are no such costs."""
     n = label_a.size
@@ -317,7 +317,7 @@ def _vertex_costs(model, label_a, label_b):
     return cost
 
 
-@kernel
+@inner
 def _by_weight(model, kind, n):
     """The columns of each of the first n rows, by ascending weight."""
     order = np.empty((n, n), np.int64)
@@ -331,7 +331,7 @@ def _by_weight(model, kind, n):
     return order
 
 
-@kernel
+@inner
 def _twins(kind, label):
     """Class of each vertex: exchanging two vertices of one class leaves the graph unchanged."""
     n = label.size
@@ -351,7 +351,7 @@ def _twins(kind, label):
     return twin
 
 
-@kernel
+@inner
 def _neighbours(model, kind, label, groups):
     """Bit sets of the neighbours of each vertex, for each channel and each label."""
     n = label.size
@@ -366,7 +366,7 @@ def _neighbours(model, kind, label, groups):
     return near
 
 
-@kernel
+@inner
 def _allowed(model, label_a, label_b):
     """Bit sets of the columns that each row may be matched with."""
     n = label_a.size
@@ -401,19 +401,19 @@ def lowest_bit(typing_context, word):
     return types.int64(types.uint64), generate
 
 
-@kernel
+@inner
 def contains(sets, i, j):
     """Whether set i holds vertex j."""
     return (sets[i, j >> 6] >> np.uint64(j & 63)) & np.uint64(1) != 0
 
 
-@kernel
+@inner
 def remove(sets, i, j):
     """Removes vertex j from set i."""
     sets[i, j >> 6] &= ~(np.uint64(1) << np.uint64(j & 63))
 
 
-@kernel
+@inner
 def insert(sets, i, j):
     """Adds vertex j to set i."""
     sets[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
