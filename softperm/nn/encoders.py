@@ -344,7 +344,8 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.register_buffer("seed", torch.randint(1 << 32, ()))
+        seed = torch.empty((), dtype=torch.long).random_(1 << 32)  # randint would load sympy
+        self.register_buffer("seed", seed)
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
