@@ -24,7 +24,7 @@ Names = Annotated[list[str], typer.Argument(help="MUTAG, ogbg-molhiv, QM9, any T
 
 @app.command("list")
 def list_(data_root: Root = None, as_json: Json = False) -> None:
-    """Say which datasets are known, and which are on this machine."""
+    """List the known datasets, and which of them are on this machine."""
     from softperm.data.datasets.catalogue import find_entry, known_names
     from softperm.data.datasets.prepared import prepared_folders
     from softperm.data.datasets.store import open_store
@@ -45,7 +45,7 @@ def list_(data_root: Root = None, as_json: Json = False) -> None:
         )
     _table(rows, as_json)
     if not as_json:
-        say("any other name is taken for a TUDataset")
+        say("any other name is looked up among the TUDatasets")
 
 
 @app.command()
@@ -62,7 +62,7 @@ def get(
                 "name": name,
                 "graphs": len(dataset),
                 "task": dataset.task,
-                "self-loops / repeats left out": left_out,
+                "self-loops / duplicates removed": left_out,
                 "fingerprint": dataset.fingerprint[:16],
             }
         )
@@ -71,7 +71,9 @@ def get(
 
 @app.command()
 def verify(
-    names: Annotated[list[str] | None, typer.Argument(help="By default all at hand.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="By default all that are on this machine.")
+    ] = None,
     data_root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -93,7 +95,7 @@ def verify(
     _table([asdict(check) for check in checks], as_json)
     bad = [f"{c.name} ({c.what})" for c in checks if not c.good]
     if bad:
-        raise ValueError(f"not as it should be: {', '.join(bad)}")
+        raise ValueError(f"these checks failed: {', '.join(bad)}")
 
 
 @app.command()
@@ -105,7 +107,7 @@ def show(
     figures: Annotated[bool, typer.Option(help="Draw histograms and graphs.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Print the paper's statistics of datasets beside the data's own, and draw some graphs."""
+    """Compare statistics of datasets with those in the paper, and draw some graphs."""
     results = []
     for name in names:
         results.append(_show(name, out, data_root, symmetrise, figures, as_json))

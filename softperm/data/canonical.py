@@ -287,7 +287,7 @@ def describe_field(field: str, size: int) -> str:
 def _simple_edges(
     raw: RawGraph, symmetrise: bool
 ) -> tuple[Int[np.ndarray, "2 E"], Int[np.ndarray, " E"], Removed]:
-    """Both directions of every edge, sorted; the listing each comes from; counts of removals."""
+    """Both directions of each edge, sorted; the listed edge of each; numbers of removed edges."""
     n = raw.num_nodes
     no_loop = np.flatnonzero(raw.edges[0] != raw.edges[1])
     u, v = raw.edges[:, no_loop]

@@ -198,7 +198,7 @@ def _shape_key(run: Run) -> tuple:
 
     They may differ in learning rate, criterion, the way they predict, and the settings that the
     system lists as ``shape_free``. Colours of vertices are learnt on the training graphs of a fold,
-    so their number is that of the fold.
+    so each fold has its own number of colours.
     """
     system = find_system(run.model)
     if not isinstance(system, System):

@@ -142,7 +142,7 @@ class PiGNN(nn.Module):
     def _align(
         self, batch: GraphBatch
     ) -> tuple[Float[Tensor, "*K V P"], list[Float[Tensor, "B P ..."]]]:
-        """Permutations and aligned matrices of each graph; in mixed precision still with 32 bits.
+        """Permutations and aligned matrices of each graph, in float32 also with mixed precision.
 
         The matrices of several permutations follow one another.
         """

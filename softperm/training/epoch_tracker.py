@@ -133,7 +133,7 @@ class EpochTracker:
         self.rates.copy_(torch.where(plateau, torch.minimum(lower, self.rates), self.rates))
 
     def learning_rates(self, epoch: int) -> Float[Tensor, " M"]:
-        """The rates of the next epoch, when ``epoch`` epochs are finished."""
+        """The learning rates of the epoch that follows ``epoch`` finished ones."""
         if self.config.schedule == "cosine":
             fallen = (1 - math.cos(math.pi * epoch / self.config.epochs)) / 2
             return self.rates * (1 - (1 - COSINE_FLOOR) * fallen)

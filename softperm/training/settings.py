@@ -57,9 +57,9 @@ class TrainingConfig(Settings):
     )
     criterion: str = setting(
         "loss",
-        "Validation figure that selects the best epoch: loss, score, or late-score. Of equally "
-        "good epochs late-score selects the last, the others the first. last selects the last "
-        "epoch, whatever its figures.",
+        "Validation figure that selects the best epoch: loss, score, or late-score. Among "
+        "equally good epochs, late-score selects the last and the others select the first. "
+        "last always selects the last epoch.",
         choices=CRITERIA,
         group="Training",
     )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from softperm.errors import GraphError
 
 METRICS = {"ogbg-molpcba": "average_precision"}
-"""Metrics of yes-or-no answers, by dataset, where it is not ROC-AUC."""
+"""Metric of yes-or-no answers for each dataset that does not use ROC-AUC."""
 
 
 @runtime_checkable
@@ -41,11 +41,11 @@ class Task(Protocol):
         ...
 
     def encode(self, y: Tensor) -> Tensor:
-        """Targets in the form in which the network learns them."""
+        """Targets in the form in which the loss compares them with outputs."""
         ...
 
     def losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of each encoded target, and whether the target is there; both (B,) or (B, T)."""
+        """Loss of each encoded target, and whether the target is known; both (B,) or (B, T)."""
         ...
 
     def score(self, outputs: Tensor, y: Tensor) -> float:
@@ -60,7 +60,7 @@ def mean_loss(
     keep: Tensor | None = None,
     weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Mean loss over the targets that are there, :math:`\sum_i w_i \ell_i / \sum_i w_i`.
+    r"""Mean loss over the known targets, :math:`\sum_i w_i \ell_i / \sum_i w_i`.
 
     A graph of weight 2 counts as two graphs.
 
@@ -82,7 +82,7 @@ def total_loss(
     keep: Tensor | None = None,
     weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sum of the losses of the targets that are there, and of their weights; see mean_loss."""
+    """Sum of the losses of the known targets, and sum of their weights; see mean_loss."""
     losses, there = task.losses(outputs, y)
     if keep is not None:
         there = there & keep.view(-1, *[1] * (there.ndim - 1))
@@ -93,7 +93,7 @@ def total_loss(
 
 
 def positive(count: Tensor) -> Tensor:
-    """A number of targets by which to divide; 1 for none."""
+    """The number of targets, or 1 if it is 0, so that it can divide a sum."""
     return torch.where(count > 0, count, 1)
 
 
@@ -136,7 +136,7 @@ def weigh(
 
 
 def with_smoothing(task: Task, smoothing: float) -> Task:
-    """The task with label smoothing in its losses; a regression as it is.
+    """The task with label smoothing in its losses; a regression is returned unchanged.
 
     Args:
         task: the task.
@@ -148,7 +148,7 @@ def with_smoothing(task: Task, smoothing: float) -> Task:
 
 
 def mean_prediction(task: Task, outputs: Float[Tensor, "K B C"]) -> Float[Tensor, "B C"]:
-    """The outputs of which the predictions are the mean of the predictions of K networks.
+    """Outputs whose predictions are the mean of the predictions of K networks.
 
     Probabilities of classes and of answers are averaged, and numbers of a regression.
     """
@@ -161,7 +161,7 @@ def mean_prediction(task: Task, outputs: Float[Tensor, "K B C"]) -> Float[Tensor
 
 
 def count_targets(task: Task, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """How many encoded targets are there, not missing; or the sum of their weights."""
+    """Number of known targets, or the sum of their weights."""
     outputs = torch.zeros(len(y), task.outputs, device=y.device)
     return total_loss(task, outputs, y, weight=weight)[1]
 
@@ -186,7 +186,7 @@ class Classification:
         return self.classes
 
     def encode(self, y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """Codes of classes are learnt as they are."""
+        """The codes of the classes, unchanged."""
         return y
 
     def losses(
@@ -226,7 +226,7 @@ class MultiLabel:
         return self.labels
 
     def encode(self, y: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        """Answers are learnt as they are."""
+        """The answers, unchanged."""
         return y
 
     def losses(
@@ -314,7 +314,7 @@ class Regression:
         return outputs * std + mean
 
     def score(self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]) -> float:
-        """Mean absolute error over the targets that are there."""
+        """Mean absolute error over the known targets."""
         return float((self.decode(outputs) - y).abs().nanmean())
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Collections: a batch cut by index arithmetic is what joining the graphs one by one gives."""
+"""A batch taken from a collection equals the graphs joined one by one."""
 
 from dataclasses import fields
 

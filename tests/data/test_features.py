@@ -179,7 +179,7 @@ def test_rings_beyond_the_budget_saturate_whatever_the_numbering(budget):
 
 @pytest.mark.parametrize("budget", [100, 1000, 10_000])
 def test_where_the_bound_promises_few_looks_no_vertex_saturates(budget):
-    """So that finding each ring once gives what following paths from every vertex would."""
+    """The search that finds each ring once agrees with the search from every vertex."""
     promised = 0
     for seed in range(40):
         graphs = Adjacency.of(*lay_out([nx.gnp_random_graph(20, 0.06 + seed / 200, seed=seed)]))
@@ -293,7 +293,7 @@ def test_a_collection_has_the_features_of_its_graphs_alone():
 
 @pytest.mark.parametrize("name", EVERYTHING.names)
 def test_every_feature_has_a_switch_and_its_column(name):
-    """Switched on alone, a feature is the column that it is among all others."""
+    """A feature has the same values alone and together with all others."""
     switches = {
         "degree": {"degree": True},
         "triangles": {"triangles": True},

@@ -1,4 +1,4 @@
-"""Scores are those of OGB's evaluator and of torchmetrics; missing and one-sided answers too."""
+"""Scores equal those of OGB's evaluator and of torchmetrics, also with missing answers."""
 
 import numpy as np
 import pytest

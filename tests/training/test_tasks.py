@@ -1,4 +1,4 @@
-"""Tasks: losses and scores against their definitions, with targets missing here and there."""
+"""Losses and scores of each task equal their definitions, also if some targets are missing."""
 
 import numpy as np
 import pytest

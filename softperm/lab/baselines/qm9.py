@@ -178,7 +178,7 @@ class DTNN(MemoryLimited):
         return sum_readout(self.atom(c), batch.ptr)
 
     def needed(self, batch: GraphBatch) -> int:
-        """Bytes that a training step takes, by the measured number of vectors of each pair."""
+        """Bytes of a training step, from a measured number of vectors per pair of vertices."""
         each = 3 * (len(self.centres) + 4 * self.factors)
         return count_pairs(batch) * each * self.embed.weight.element_size()
 

@@ -38,7 +38,7 @@ def test_get_prepares_and_says_what_was_left_out(write_tu: Callable) -> None:
     )
     (row,) = json.loads(run("get", "TOY", "--data-root", root, "--json"))
     assert row["graphs"] == 1
-    assert row["self-loops / repeats left out"] == "1 / 1"
+    assert row["self-loops / duplicates removed"] == "1 / 1"
     assert len(list((open_store().cache / "prepared").glob("TOY-*/manifest.json"))) == 1
 
 
@@ -67,7 +67,7 @@ def test_verify_accepts_undamaged_files(write_tu: Callable) -> None:
 
 def test_verify_without_names_checks_all_local_datasets(write_tu: Callable) -> None:
     root = write_tu("IMDB-BINARY")
-    with pytest.raises(ValueError, match=r"not as it should be: IMDB-BINARY \(data\)"):
+    with pytest.raises(ValueError, match=r"these checks failed: IMDB-BINARY \(data\)"):
         run("verify", "--data-root", root)  # the name is known, and the data is not its
 
 
@@ -83,7 +83,7 @@ def test_verify_mends_prepared_files_and_names_damaged_raw_ones(write_tu: Callab
     assert array.read_bytes() == sound
     archive = root / "tu" / "TOY.zip"
     os.truncate(archive, archive.stat().st_size - 10)
-    with pytest.raises(ValueError, match=r"not as it should be: TOY \(raw files\)"):
+    with pytest.raises(ValueError, match=r"these checks failed: TOY \(raw files\)"):
         run("verify", "TOY", "--data-root", root)
     write_tu()
     run("verify", "TOY", "--data-root", root)
