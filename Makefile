@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo test attack coverage check style types docs package clean
 
 demo: $(INSTALLED)
-	$(BIN)/softperm study synthetic --out demo
+	$(BIN)/softperm study demo --out demo
 
 test: style
 	$(PYTEST) --durations 10

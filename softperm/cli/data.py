@@ -148,7 +148,8 @@ def _load(
 
 
 def _pictures(dataset: Dataset, out: Path) -> list[Path]:
-    from softperm.data.datasets.statistics import drawings, histograms
+    from softperm.data.datasets.statistics import histograms
+    from softperm.explore.plots import drawings
 
     ready_folder(out)
     made = {"histograms": histograms(dataset), "graphs": drawings(dataset)}

@@ -221,7 +221,8 @@ def _choose_graphs(sizes: np.ndarray) -> np.ndarray:
 def _graph(graphs: Collection, place: int) -> Data:
     """One graph of a collection, with its edges and weights."""
     edges = slice(*graphs.edge_ptr[place : place + 2].tolist())
-    graph = Data(edge_index=graphs.edge_index[:, edges].long())
+    size = int(graphs.ptr[place + 1] - graphs.ptr[place])
+    graph = Data(edge_index=graphs.edge_index[:, edges].long(), num_nodes=size)
     if graphs.edge_weight is not None:
         graph.edge_weight = graphs.edge_weight[edges]
     return graph

@@ -24,6 +24,45 @@ def _studies() -> None:
     """Run a study of the paper."""
 
 
+NEXT = """\
+next, try:
+  softperm train GRAPHS --out run        learn from your own file, of any format in docs/files.md
+  softperm explore run --out page        look at what was learnt: a map, alignments, neighbours
+  softperm predict run MORE              predict for other graphs
+  softperm distance GRAPHS               exact distances, with proofs
+  softperm --help, make docs             all commands; the guide and the API reference"""
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Output folder; an interrupted study in it resumes.")
+    ] = Path("demo"),
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
+    ] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of the study's trainings.")] = 150,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Align two graphs and draw them, run the study of distances, and say what to try next."""
+    from softperm.explore import plots
+    from softperm.lab.studies import alignment
+
+    ready_folder(out)
+    say("1. Two graphs, aligned. A network learns to tell barbells from lollipops.")
+    pair = alignment.run()
+    title = f"Two graphs: alike to {pair.before:.0%} as numbered, to {pair.after:.0%} aligned"
+    plots.save(plots.aligned_pair(pair.graphs, pair.permutations, title), out / "alignment")
+    say(
+        f"   It is right on {pair.accuracy:.0%} of graphs it has not seen. The adjacency matrices "
+        f"of two barbells,\n   numbered at random, are alike to {pair.before:.0%} (cosine); "
+        f"aligned, to {pair.after:.0%}. Look at {out}/alignment.png"
+    )
+    say("2. Do distances of learnt vectors follow exact distances of graphs? The paper's study.")
+    synthetic(out=out, seeds=seeds, epochs=epochs, as_json=as_json)
+    say(NEXT)
+
+
 @app.command()
 def synthetic(
     out: Annotated[

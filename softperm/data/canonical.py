@@ -22,7 +22,7 @@ from softperm.pyg import Data
 
 Labels = Int[np.ndarray, "..."] | list[Any]
 MOST_CODES = 50  # distinct whole numbers that may be codes
-SYMMETRISE = "pass symmetrise=True (--symmetrise on the command line)"
+SYMMETRISE = "set symmetrise"
 
 
 Attributes = Sequence[Mapping[str, Any]] | Mapping[str, Any]

@@ -11,9 +11,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from softperm.data.datasets.dataset import Dataset
+from softperm.data.datasets.statistics import choose
+from softperm.explore.layout import lay_out
 from softperm.files import write_atomically
 from softperm.pyg import Data
 from softperm.training.epoch_tracker import Epoch
@@ -96,12 +100,10 @@ def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figu
         title: above the panels.
     """
     n, p = d.shape
-    adjacency = np.zeros((n, n))
-    weight = graph.edge_weight.numpy() if "edge_weight" in graph else 1.0
-    adjacency[graph.edge_index[0].numpy(), graph.edge_index[1].numpy()] = weight
+    adjacency = dense_adjacency(graph)
     figure = Figure(figsize=(15, 3.9), layout="constrained")
     axes = figure.subplots(1, 4)
-    _draw_graph(axes[0], adjacency, d)
+    _draw_graph(axes[0], graph, d)
     panels = [
         ("soft permutation D", d, "latent vertex", "vertex"),
         ("adjacency A", adjacency, "vertex", "vertex"),
@@ -117,27 +119,105 @@ def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figu
     return figure
 
 
-def _draw_graph(axis, adjacency: np.ndarray, d: np.ndarray) -> None:
-    """The graph, vertices coloured by their strongest latent vertex."""
-    import networkx as nx
+def aligned_pair(
+    graphs: Sequence[Data], permutations: Sequence[Float[np.ndarray, "_ P"]], title: str = ""
+) -> Figure:
+    """Two graphs, one above the other: drawn, as they are numbered, and aligned.
 
-    graph = nx.from_numpy_array(adjacency)
-    strongest = d.argmax(axis=1)
-    place = nx.spring_layout(graph, seed=0, iterations=100)
-    nx.draw_networkx_edges(graph, place, ax=axis, alpha=0.4)
-    drawn = nx.draw_networkx_nodes(
-        graph,
-        place,
-        ax=axis,
-        node_color=strongest,
-        cmap="turbo",
-        vmin=0,
-        vmax=max(d.shape[1] - 1, 1),
-        node_size=max(20, 400 // len(graph) ** 0.5),
-        edgecolors="black",
-        linewidths=0.4,
-    )
+    Args:
+        graphs: canonical graphs.
+        permutations: the soft permutation (N, P) of each.
+        title: above the panels.
+    """
+    figure = Figure(figsize=(12, 6.6), layout="constrained")
+    axes = figure.subplots(2, 3, width_ratios=(1.5, 1, 1))
+    for k, (graph, d) in enumerate(zip(graphs, permutations, strict=True)):
+        adjacency = dense_adjacency(graph)
+        _draw_graph(axes[k, 0], graph, d)
+        axes[k, 1].imshow(adjacency, cmap="magma", interpolation="nearest")
+        axes[k, 2].imshow(d.T @ adjacency @ d, cmap="magma", interpolation="nearest")
+        axes[k, 1].set(xlabel="vertex", ylabel="vertex")
+        axes[k, 2].set(xlabel="latent vertex", ylabel="latent vertex")
+        axes[k, 0].set_title(f"graph {k + 1}: {len(adjacency)} vertices")
+        for axis in axes[k, 1:]:
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0, 1].set_title("adjacency A, numbered at random")
+    axes[0, 2].set_title("aligned DᵀAD")
+    figure.suptitle(title)
+    return figure
+
+
+def dense_adjacency(graph: Data) -> Float[np.ndarray, "N N"]:
+    """The adjacency matrix of a graph."""
+    n = int(graph.num_nodes or 0)
+    adjacency = np.zeros((n, n))
+    weight = graph["edge_weight"].numpy() if "edge_weight" in graph else 1.0
+    rows, columns = graph["edge_index"].numpy()
+    adjacency[rows, columns] = weight
+    return adjacency
+
+
+def draw(
+    axis: Axes, graph: Data, colour: np.ndarray, size: float, colours: int | None = None
+) -> PathCollection:
+    """Draws a graph, each component beside the others.
+
+    Args:
+        axis: where.
+        graph: a canonical graph.
+        colour: a number for each vertex.
+        size: of a vertex, in square points.
+        colours: number of colours on the scale; by default that of the values.
+    """
+    ptr = np.array([0, graph.num_nodes])
+    ends = graph["edge_index"].numpy()
+    place = lay_out(ptr, np.array([0, ends.shape[1]]), ends)
+    lines = LineCollection(list(place[ends.T]), colors="0.6", linewidths=0.8, zorder=1)
+    axis.add_collection(lines)
+    scale = {} if colours is None else {"vmin": 0, "vmax": max(colours - 1, 1)}
+    drawn = axis.scatter(
+        *place.T, c=colour, s=size, cmap="turbo", edgecolors="black", linewidths=0.4, zorder=2,
+        clip_on=False, **scale,
+    )  # fmt: skip
+    axis.set_aspect("equal")
+    axis.margins(0.08)
+    axis.set_axis_off()
+    return drawn
+
+
+def drawings(dataset: Dataset, count: int = 6) -> Figure:
+    """Some graphs of different sizes, vertices coloured by their first label or their degree.
+
+    Args:
+        dataset: the dataset.
+        count: how many graphs.
+
+    Returns:
+        A figure of one panel per graph, smallest first, with its number and class.
+    """
+    chosen = choose(dataset, count)
+    rows = -(-len(chosen) // 3)
+    figure = Figure(figsize=(12, 3.8 * rows), layout="constrained")
+    axes = figure.subplots(rows, 3, squeeze=False).ravel()
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, i, graph in zip(axes, chosen.tolist(), dataset.graphs(chosen.tolist()), strict=False):
+        colour = np.bincount(graph["edge_index"][0].numpy(), minlength=graph.num_nodes or 0)
+        if "label" in graph:
+            colour = (graph.label if graph.label.ndim == 1 else graph.label[:, 0]).numpy()
+        draw(axis, graph, colour, max(6, 300 // max(graph.num_nodes or 0, 1) ** 0.7))
+        name = f", class {dataset.class_names[int(dataset.y[i])]}" if dataset.class_names else ""
+        axis.set_title(f"graph {i}{name}: {graph.num_nodes} vertices", fontsize=10)
+    figure.suptitle(dataset.name)
+    return figure
+
+
+def _draw_graph(axis: Axes, graph: Data, d: np.ndarray) -> None:
+    """The graph, vertices coloured by their strongest latent vertex."""
+    size = max(20, 400 // max(len(d), 1) ** 0.5)
+    drawn = draw(axis, graph, d.argmax(axis=1), size, colours=d.shape[1])
     whole = MaxNLocator(integer=True)
+    assert axis.figure is not None
     axis.figure.colorbar(drawn, ax=axis, shrink=0.8, label="strongest latent vertex", ticks=whole)
     axis.set_title("graph")
-    axis.set_axis_off()

@@ -74,7 +74,7 @@ def read_file(
         raise ValueError(f"{path} has no targets to learn from")
     if targets is None and len(file.targets) > 1:
         names = ", ".join(file.targets)
-        raise ValueError(f"{path} has these targets: {names}; name what to learn with --target")
+        raise ValueError(f"{path} has these targets: {names}; set target to what to learn")
     return file
 
 
@@ -207,8 +207,8 @@ def _columns(dataset: Dataset, targets: Sequence[str] | None) -> list[int]:
     for name in targets or [""]:
         if name.lower() not in column_of:
             raise ValueError(
-                f"{dataset.name} has the targets {', '.join(names)}; name what to learn with "
-                f"--target" + (f", not {name!r}" if name else "")
+                f"{dataset.name} has the targets {', '.join(names)}; set target to those to learn"
+                + (f", not {name!r}" if name else "")
             )
     return list(dict.fromkeys(column_of[name.lower()] for name in targets or []))
 
@@ -426,7 +426,7 @@ def _warn_missing(file: GraphFile) -> None:
     gaps = {name: missing for name, missing in gaps.items() if missing.any()}
     if gaps:
         target, missing = next(iter(gaps.items()))
-        graph = file.ids[int(missing.argmax())]
+        graph = _name(file, int(missing.argmax()))
         others = f" (and {len(gaps) - 1} other targets for some)" if len(gaps) > 1 else ""
         warnings.warn(
             f"target {target} is missing for {missing.sum()} of {len(missing)} graphs, graph "
@@ -464,10 +464,16 @@ def _decimal_comma(word: str) -> bool:
 def _first_word(column: np.ndarray, file: GraphFile) -> tuple[str, str]:
     """The first graph whose target is not a number, and that target."""
     index = next((k for k, value in enumerate(column) if as_number(value) is None), 0)
-    return file.ids[index], str(column[index])
+    return _name(file, index), str(column[index])
+
+
+def _name(file: GraphFile, index: int) -> str:
+    """The name of a graph, and its place in the file where that says more."""
+    name, place = file.ids[index], file.places[index] if file.places else ""
+    return f"{name} ({place})" if " line " in place else name
 
 
 def _refuse(target: str, fault: str, where: np.ndarray | None, file: GraphFile) -> None:
     if where is not None and where.any():
-        graph = file.ids[int(where.argmax())]
+        graph = _name(file, int(where.argmax()))
         raise ValueError(f"target {target} is {fault} for graph {graph}: leave such graphs out")

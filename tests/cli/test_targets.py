@@ -145,7 +145,7 @@ def test_targets_that_may_be_mistakes_are_told(targets, message):
 def test_a_target_must_be_named_where_there_are_several(several, tmp_path):
     done = run_command("train", several, "--out", tmp_path, *FAST)
     assert done.exit_code == 2
-    assert "has these targets: few, many, real, gaps, yes, maybe, words; name what" in done.stderr
+    assert "has these targets: few, many, real, gaps, yes, maybe, words; set target" in done.stderr
     done = run_command("train", several, "--out", tmp_path, *FAST, "--target", "size")
     assert done.exit_code == 2
     assert "has no target 'size'; its targets are: few, many" in done.stderr
@@ -156,3 +156,17 @@ def test_a_file_without_targets_cannot_be_learnt_from(tmp_path):
     done = run_command("train", path, "--out", tmp_path / "run", *FAST)
     assert done.exit_code == 2
     assert "has no targets to learn from" in done.stderr
+
+
+def test_a_missing_class_is_named_with_its_line(tmp_path):
+    path = tmp_path / "mols.csv"
+    path.write_text("smiles,kind\nCCO,a\nCCC,\nCC,b\n")
+    done = run_command("train", path, "--out", tmp_path / "run")
+    assert done.exit_code == 2
+    assert "target kind is missing for graph CCC (mols.csv line 3)" in done.stderr
+
+
+def test_a_folder_of_archives_is_answered_with_one_of_them(tmp_path):
+    (tmp_path / "MUTAG.zip").write_bytes(b"")
+    done = run_command("train", tmp_path, "--out", tmp_path / "run")
+    assert "holds 1 zip files; name one of them, such as MUTAG.zip" in done.stderr

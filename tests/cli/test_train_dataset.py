@@ -309,7 +309,7 @@ def test_settings_reach_the_training(root, tmp_path, monkeypatch):
         (("g.jsonl", "--dataset", "qm9"), "name one source of graphs: a file, or a dataset"),
         (("--dataset", "qm9", "--task", "regression"), "--task is for files of graphs"),
         (("--dataset", "qm9"), "QM9 has the targets mu, alpha, homo"),
-        (("qm9", "--target", "U9"), "name what to learn with --target, not 'U9'"),
+        (("qm9", "--target", "U9"), "set target to those to learn, not 'U9'"),
         (("ogbg-molx",), "expected one of ogbg-molhiv, ogbg-molpcba"),
         (("qm9", "--max-time", "soon"), "--max-time must be a time span such as 90s"),
         (("qm9", "--head-hidden", "a"), "--head-hidden must be whole numbers with commas"),

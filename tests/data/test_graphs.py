@@ -258,7 +258,7 @@ DIRECTED = {
 @pytest.mark.parametrize("kind", DIRECTED)
 def test_directed_graphs_need_symmetrise(kind):
     with pytest.raises(
-        ValueError, match=r"graph 4: edge \(0, 1\) is listed in one .*symmetrise=True"
+        ValueError, match=r"graph 4: edge \(0, 1\) is listed in one .*set symmetrise"
     ):
         as_graph(DIRECTED[kind], 4)
     found = as_graph(DIRECTED[kind], symmetrise=True)

@@ -13,10 +13,8 @@ from torch import Tensor
 from softperm.data.datasets.dataset import Dataset
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from softperm.pyg import Data
 
 LINEAR_DEGREES = 10  # degrees up to which an axis is linear
 _DRAWABLE = 500  # vertices; drawings of larger graphs are not readable
@@ -177,32 +175,6 @@ def histograms(dataset: Dataset) -> Figure:
     return figure
 
 
-def drawings(dataset: Dataset, count: int = 6) -> Figure:
-    """Some graphs of different sizes, vertices coloured by their first label or their degree.
-
-    Args:
-        dataset: the dataset.
-        count: how many graphs.
-
-    Returns:
-        A figure of one panel per graph, smallest first, with its number and class.
-    """
-    from matplotlib.figure import Figure
-
-    chosen = choose(dataset, count)
-    rows = -(-len(chosen) // 3)
-    figure = Figure(figsize=(12, 3.8 * rows), layout="constrained")
-    axes = figure.subplots(rows, 3, squeeze=False).ravel()
-    for axis in axes:
-        axis.set_axis_off()
-    for axis, i, graph in zip(axes, chosen.tolist(), dataset.graphs(chosen.tolist()), strict=False):
-        _draw(axis, graph)
-        name = f", class {dataset.class_names[int(dataset.y[i])]}" if dataset.class_names else ""
-        axis.set_title(f"graph {i}{name}: {graph.num_nodes} vertices", fontsize=10)
-    figure.suptitle(dataset.name)
-    return figure
-
-
 def choose(dataset: Dataset, count: int) -> Int[np.ndarray, " chosen"]:
     """Graphs spread evenly over the sizes that can be drawn, smallest first.
 
@@ -215,26 +187,9 @@ def choose(dataset: Dataset, count: int) -> Int[np.ndarray, " chosen"]:
     """
     sizes = dataset.collection.sizes.numpy()
     order = np.argsort(sizes, kind="stable")
-    order = order[sizes[order] <= max(_DRAWABLE, int(sizes.min()))]
+    order = order[(sizes[order] > 0) & (sizes[order] <= max(_DRAWABLE, int(sizes.min())))]
     places = np.linspace(0, order.size - 1, min(count, order.size)).round().astype(int)
     return order[places]
-
-
-def _draw(axis: Axes, graph: Data) -> None:
-    import networkx as nx
-
-    drawn = nx.empty_graph(graph.num_nodes)
-    drawn.add_edges_from(graph["edge_index"].T.tolist())
-    label = graph.label if "label" in graph else None
-    colour = np.array([d for _, d in drawn.degree()])
-    if label is not None:
-        colour = (label if label.ndim == 1 else label[:, 0]).numpy()
-    positions = nx.spring_layout(drawn, seed=0, iterations=60)
-    size = max(6, 300 // len(drawn) ** 0.7)
-    nx.draw_networkx_edges(drawn, positions, ax=axis, alpha=0.3, width=0.6)
-    nx.draw_networkx_nodes(
-        drawn, positions, ax=axis, node_size=size, node_color=colour, cmap="turbo", linewidths=0
-    )
 
 
 def _bins(values: np.ndarray) -> np.ndarray:

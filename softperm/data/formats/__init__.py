@@ -30,6 +30,7 @@ class GraphFile:
         name: the name of the collection: the file's name without its ending.
         ids: a name for each graph: its SMILES, its file, its line or number.
         class_targets: targets that are classes by the format's definition, whatever their values.
+        places: where each graph is in the file, such as ``mols.csv line 12``.
         columns: the user's names of the columns of each field, where they were chosen by name.
     """
 
@@ -38,6 +39,7 @@ class GraphFile:
     name: str
     ids: tuple[str, ...]
     class_targets: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -103,7 +105,7 @@ def read_graphs(
     except GraphError as error:
         raise GraphError(error.index, error.problem, records[error.index].where) from None
     warn_removed(removed, stacklevel=3)
-    ids = tuple(record.id for record in records)
+    ids, places = (tuple(getattr(r, name) for r in records) for name in ("id", "where"))
     warn_empty([int(graph.num_nodes or 0) for graph in graphs], ids)
     present = list(dict.fromkeys(name for record in records for name in record.targets))
     if target is not None:
@@ -118,4 +120,4 @@ def read_graphs(
         targets = {name: as_column(column) for name, column in columns.items()}
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return GraphFile(graphs, targets, stem(path), ids, classes, column_names(removed))
+    return GraphFile(graphs, targets, stem(path), ids, classes, places, column_names(removed))

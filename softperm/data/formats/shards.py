@@ -192,6 +192,11 @@ def _parts(
         raise ValueError(f"{path} is not in a known format; expected {_KNOWN}")
     if len(kinds) != 1:
         content = "files of several formats" if kinds else "no graphs in a known format"
+        archives = [name for name in source.names if name.lower().endswith(".zip")]
+        if not kinds and archives:
+            raise ValueError(
+                f"{path} holds {len(archives)} zip files; name one of them, such as {archives[0]}"
+            )
         raise ValueError(f"{path} holds {content}; expected one dataset: {_KNOWN}")
     total, before, header = sum(map(source.size, names)) or 1, 0, None
     for name in names:

@@ -306,6 +306,6 @@ def find_smiles(header: Sequence[str], wanted: str | None, name: str) -> str:
     if len(matches) != 1:
         raise ValueError(
             f"{name}: expected a column {wanted or 'smiles'!r} of SMILES, found the columns "
-            f"{', '.join(header)}; name the column with smiles_column, or --smiles-column"
+            f"{', '.join(header)}; name it with smiles_column"
         )
     return matches[0]

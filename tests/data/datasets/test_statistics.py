@@ -14,10 +14,10 @@ from softperm.data.datasets.statistics import (
     choose,
     compare,
     degree_histogram,
-    drawings,
     histograms,
     statistics_of,
 )
+from softperm.explore.plots import drawings
 
 # REDDIT-MULTI-5K is not at hand, and COLLAB is left to benchmarks/datasets.py: it takes as long as
 # all others together.
