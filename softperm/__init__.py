@@ -15,6 +15,7 @@ __all__ = [
     "GraphIndex",
     "ModelConfig",
     "PiGNN",
+    "PiGNNAligner",
     "PiGNNClassifier",
     "PiGNNRegressor",
     "frobenius_distance",
@@ -27,6 +28,7 @@ _HOME = {
     "GraphIndex": "softperm.search",
     "ModelConfig": "softperm.nn.model",
     "PiGNN": "softperm.nn.model",
+    "PiGNNAligner": "softperm.estimators",
     "PiGNNClassifier": "softperm.estimators",
     "PiGNNRegressor": "softperm.estimators",
     "frobenius_distance": "softperm.distance",
@@ -37,7 +39,7 @@ _HOME = {
 
 if TYPE_CHECKING:
     from softperm.distance import frobenius_distance, frobenius_matrix, joint_alignment
-    from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+    from softperm.estimators import PiGNNAligner, PiGNNClassifier, PiGNNRegressor
     from softperm.nn.model import ModelConfig, PiGNN
     from softperm.ops.transport import sinkhorn
     from softperm.search import GraphIndex

@@ -13,7 +13,7 @@ import softperm
 PACKAGE = Path(softperm.__file__).parent
 FOUNDATION = ["errors", "files", "jit", "parallel", "progress", "pyg", "settings"]
 ROOMS = [
-    "data", "ops", "nn", "training", "estimators", "distance", "search", "explain", "explore",
+    "data", "ops", "nn", "training", "distance", "estimators", "search", "explain", "explore",
     "lab", "cli", "__main__",
 ]  # fmt: skip
 ORDER = [*FOUNDATION, *ROOMS]

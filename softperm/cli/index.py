@@ -12,6 +12,8 @@ from softperm.cli.console import called, give, lines, say
 from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
 from softperm.files import remove_abandoned
 
+VECTORS = "vectors"  # folder of the vectors in that of an index
+
 
 def index(
     data: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
@@ -20,6 +22,13 @@ def index(
     edge_substitution: Annotated[
         float, typer.Option(help="Cost of edges of different label; 0 ignores edge labels.")
     ] = 1.0,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            help="Store learnt vectors too, for search --by vector: the run or model folder whose "
+            "vectors they are, or auto to learn an aligner from these graphs."
+        ),
+    ] = None,
     smiles_column: SmilesColumn = None,
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
@@ -59,8 +68,9 @@ def index(
                 graphs = [file.graphs[k] for k in new]
                 if new:
                     library.add(graphs, [ids[k] for k in new], chosen, canonical=True)
+            _store_vectors(library, out, vectors, dict(zip(ids, file.graphs, strict=True)))
         library.save(out)
-    size = sum(path.stat().st_size for path in out.iterdir())
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     give({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)
 
 
@@ -70,6 +80,25 @@ def _is_unfinished(out: Path) -> bool:
     return "index.json" not in left and all(
         n.endswith((".safetensors", ".lock", ".part")) for n in left
     )
+
+
+def _store_vectors(library: Any, out: Path, vectors: str | None, graphs: dict[str, Any]) -> None:
+    """Computes and saves the vectors of an index, or those of the graphs that are new."""
+    folder = out / VECTORS
+    if vectors is None and not folder.exists():
+        return
+    from softperm.cli.inputs import load_model
+    from softperm.estimators import PiGNNAligner
+    from softperm.search import VectorIndex
+
+    if vectors is None:
+        stored = VectorIndex.open(folder, library)
+        stored.update(graphs)
+    else:
+        model = PiGNNAligner().fit([*graphs.values()]) if vectors == "auto" else None
+        model = model or load_model(vectors, "auto")
+        stored = VectorIndex.build(library, model, originals=graphs)
+    stored.save(folder)
 
 
 def unique_ids(ids: Sequence[Any]) -> list[str]:

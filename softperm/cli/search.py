@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from softperm.cli.console import called, give, lines, ready_file, say
+from softperm.cli.index import VECTORS
 from softperm.cli.inputs import Json, SmilesColumn, Symmetrise, read_file
 from softperm.files import CSVWriter
 
@@ -24,6 +25,12 @@ def search(
     where: Annotated[
         str | None, typer.Option(help="Condition on metadata, such as 'mass < 300'.")
     ] = None,
+    by: Annotated[
+        str, typer.Option(help="graph: exact distances, with proof; vector: learnt vectors.")
+    ] = "graph",
+    rerank: Annotated[
+        int, typer.Option(help="With --by vector: candidates ranked again by exact distance.")
+    ] = 0,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each query.")] = None,
     out: Annotated[Path, typer.Option(help="CSV file of hits to write.")] = Path("hits.csv"),
     matchings: Annotated[
@@ -39,31 +46,43 @@ def search(
 ) -> None:
     """Find the graphs of an index that are nearest to each query, with proof.
 
+    With --by vector the hits are those of the learnt vectors that softperm index --vectors stored:
+    fast for graphs of any size, not proven.
+
     Graphs that are not decided within the time limit are listed too, with proven False and the
     interval of their distance.
     """
     from softperm.files import write_atomically
     from softperm.progress import progress_bars
-    from softperm.search import GraphIndex
+    from softperm.search import GraphIndex, VectorIndex
 
     if k is not None and within is not None:
         raise ValueError("-k and --within exclude each other")
+    if by not in ("graph", "vector"):
+        raise ValueError(f"--by must be graph or vector; got {by}")
+    if by == "vector" and within is not None:
+        raise ValueError("--within needs --by graph: distances of vectors are not exact")
+    if by == "graph" and rerank:
+        raise ValueError("--rerank needs --by vector")
     for path in (out, matchings, picture):
         if path is not None:
             ready_file(path)
     with lines(), progress_bars() as report:
-        index = GraphIndex.open(library)
+        index: Any = GraphIndex.open(library)
+        vectors = VectorIndex.open(library / VECTORS, index) if by == "vector" else None
         file = read_file(queries, smiles_column, symmetrise)
         results = []
         with called(file.ids):
             for done, graph in enumerate(file.graphs):
                 report("queries", done, len(file.graphs))
                 options: dict[str, Any] = {"where": where, "time_limit": time_limit}
-                results.append(
-                    index.nearest(graph, 10 if k is None else k, **options)
-                    if within is None
-                    else index.within(graph, within, **options)
-                )
+                count = 10 if k is None else k
+                if vectors is not None:
+                    results.append(vectors.nearest(graph, count, rerank=rerank, **options))
+                elif within is None:
+                    results.append(index.nearest(graph, count, **options))
+                else:
+                    results.append(index.within(graph, within, **options))
             report("queries", len(file.graphs), len(file.graphs))
     write_atomically(out, _csv(file.ids, results))
     if matchings is not None:

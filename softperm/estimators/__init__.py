@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from softperm.estimators.aligner import PiGNNAligner
     from softperm.estimators.classifier import PiGNNClassifier
     from softperm.estimators.regressor import PiGNNRegressor
 
-__all__ = ["PiGNNClassifier", "PiGNNRegressor"]
+__all__ = ["PiGNNAligner", "PiGNNClassifier", "PiGNNRegressor"]
 
 
 def __getattr__(name: str) -> object:
     # On first use, so that the settings can be read without loading torch and scikit-learn.
     from importlib import import_module
 
-    homes = {"PiGNNClassifier": "classifier", "PiGNNRegressor": "regressor"}
+    homes = {
+        "PiGNNAligner": "aligner", "PiGNNClassifier": "classifier", "PiGNNRegressor": "regressor",
+    }  # fmt: skip
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"softperm.estimators.{homes[name]}"), name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,13 @@ from softperm.data.field_settings import FieldNames
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
-from softperm.estimators.settings import check_settings, choose, parameters, training_config
+from softperm.estimators.settings import (
+    SOURCES,
+    check_settings,
+    choose,
+    parameters,
+    training_config,
+)
 from softperm.nn.attribution import Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
@@ -73,8 +79,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     sharpness_: Sharpness | None  # None of a folder that was written without it
     forest_: GraphForest | None  # None if the head has no forest, or training was interrupted
 
+    sources: ClassVar[tuple[type, ...]] = SOURCES  # the dataclasses that declare its settings
+    changed: ClassVar[Mapping[str, Any]] = {}  # defaults other than theirs
+
     def __init__(self, **settings: Any) -> None:
-        given = _SIGNATURE.bind(self, **settings)
+        given = inspect.signature(type(self).__init__).bind(self, **settings)
         given.apply_defaults()
         for name, value in given.arguments.items():
             if name != "self":
@@ -90,7 +99,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Appends the description of every setting to the docstring of each subclass."""
         super().__init_subclass__(**keywords)
-        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{_describe_settings()}"
+        settings = _describe_settings(cls.sources, cls.changed)
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{settings}"
 
     def fit(
         self: Fitted,
@@ -350,6 +360,11 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         tolerance: float = 2e-5,
     ) -> Iterator[Explanation]:
         """The results of :meth:`explain` one after the other, for the graphs at ``index``."""
+        if self.head == "forest":
+            raise ValueError(
+                "the head forest predicts by trees alone, which have no contributions: fit with "
+                "the head mlp or mlp+forest"
+            )
         collection = self._encode(graphs)
         others = None if reference is None else self._encode(reference)
         decode = partial(self._explained, probabilities=probabilities)
@@ -837,13 +852,13 @@ def _split_tensors(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def load_estimator(folder: str | Path, device: str | torch.device | None = None) -> PiGNNEstimator:
-    """The classifier or regressor of a model folder; see :meth:`PiGNNEstimator.load`."""
+    """The estimator of a model folder; see :meth:`PiGNNEstimator.load`."""
+    import softperm.estimators as known
+
     config, tensors = read_folder(folder)
-    kinds = {cls.__name__: cls for cls in PiGNNEstimator.__subclasses__()}
+    kinds = {name: getattr(known, name) for name in known.__all__}
     if config.get("kind") not in kinds:
-        raise FolderError(
-            f"{folder} holds a {config.get('kind')}, not a trained classifier or regressor"
-        )
+        raise FolderError(f"{folder} holds a {config.get('kind')}, not a trained estimator")
     return kinds[config["kind"]]._from_folder(config, tensors, folder, device)
 
 
@@ -892,7 +907,7 @@ def _channels(
     return names + [(kind, given[k] if len(given) == len(rest) else k) for k in rest]
 
 
-def _describe_settings() -> str:
+def _describe_settings(sources: Sequence[type], changed: Mapping[str, Any]) -> str:
     """The ``Args`` section of an estimator's docstring."""
     lines = [
         textwrap.fill(
@@ -901,16 +916,19 @@ def _describe_settings() -> str:
             initial_indent=" " * 4,
             subsequent_indent=" " * 8,
         )
-        for each in parameters()
+        for each in parameters(sources, changed)
     ]
     return "\n".join(["Args:", *lines])
 
 
-_SIGNATURE = inspect.Signature(
-    [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    + [
+def signature_of(sources: Sequence[type], changed: Mapping[str, Any]) -> inspect.Signature:
+    """The signature of an estimator's ``__init__``: every setting, as a keyword."""
+    settings = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)
-        for each in parameters()
+        for each in parameters(sources, changed)
     ]
-)
-PiGNNEstimator.__init__.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Signature([first, *settings])
+
+
+PiGNNEstimator.__init__.__signature__ = signature_of(SOURCES, {})  # type: ignore[attr-defined]

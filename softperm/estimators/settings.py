@@ -8,7 +8,7 @@ help from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,21 @@ class EstimatorConfig(Settings):
     )
 
 
+@dataclass(frozen=True)
+class AlignerConfig(Settings):
+    """The settings that only an aligner has."""
+
+    dimensions: int = setting(64, "Length of the vectors.", at_least=1)
+    sample: int = setting(
+        400, "Number of graphs whose exact distances are learnt, all pairs of them.",
+        at_least=2, group="Training",
+    )  # fmt: skip
+    pair_seconds: float = setting(
+        0.1, "Seconds for the distance of a pair; the middle of its interval if it takes longer.",
+        above=0, group="Training",
+    )  # fmt: skip
+
+
 SOURCES = (
     ModelConfig, StructuralFeatures, TrainingConfig, ForestConfig, FieldNames, EstimatorConfig,
 )  # fmt: skip
@@ -134,11 +149,18 @@ class Parameter:
     rule: Rule
 
 
-def parameters() -> Iterator[Parameter]:
-    """All parameters of the estimators, in the order of their declaration."""
+def parameters(
+    sources: Sequence[type] = SOURCES, changed: Mapping[str, Any] | None = None
+) -> Iterator[Parameter]:
+    """All parameters of the estimators, in the order of their declaration.
+
+    Args:
+        sources: the dataclasses that declare them.
+        changed: defaults that differ from the recommended ones.
+    """
     own = {name for name, _ in rules(EstimatorConfig)}
-    for source in SOURCES:
-        values = {**defaults(source), **RECOMMENDED}
+    for source in sources:
+        values = {**defaults(source), **RECOMMENDED, **(changed or {})}
         for name, rule in rules(source):
             if source is EstimatorConfig or name not in own:
                 yield Parameter(name, values[name], rule)

@@ -48,6 +48,7 @@ def draw_explanation(
     options = {"ax": axis, "edge_vmin": -scale, "edge_vmax": scale}
     colours = matplotlib.colormaps[COLOURS]
     width = 1 + 4 * np.abs(edges) / scale
+    nx.draw_networkx_edges(drawn, place, pairs, edge_color="0.6", width=width + 0.6, ax=axis)
     nx.draw_networkx_edges(
         drawn, place, pairs, edge_color=edges, edge_cmap=colours, width=width, **options
     )
@@ -118,7 +119,7 @@ def _scale(vertices: Float[np.ndarray, " N"], edges: Float[np.ndarray, " E"]) ->
 
 
 def _shades(contributions: np.ndarray, scale: float) -> list[tuple[float, ...]]:
-    shares = 0.5 + 0.5 * contributions / scale
+    shares = 0.5 + 0.35 * contributions / scale  # not so dark that symbols are hard to read
     return [tuple(map(float, rgb)) for rgb in matplotlib.colormaps[COLOURS](shares)[:, :3]]
 
 

@@ -1,5 +1,6 @@
-"""Proven nearest neighbours: an index of graphs by exact distance."""
+"""Look-alikes: proven nearest neighbours by exact distance, and neighbours by learnt vector."""
 
 from softperm.search.index import GraphIndex, Hit, SearchResult
+from softperm.search.vectors import VectorIndex
 
-__all__ = ["GraphIndex", "Hit", "SearchResult"]
+__all__ = ["GraphIndex", "Hit", "SearchResult", "VectorIndex"]

@@ -109,6 +109,7 @@ class GraphIndex:
         self.costs = costs
         self._codes, self._layout, self._known_edge_labels = codes, layout, known_edge_labels
         self._segments, self._folder = segments, folder
+        self._known_rows: tuple[list[Segment], dict[Any, int]] | None = None
 
     @classmethod
     def build(
@@ -254,7 +255,7 @@ class GraphIndex:
         return sum(int((~segment.removed).sum()) for segment in self._segments)
 
     def __contains__(self, identifier: Any) -> bool:
-        return any(identifier in _ids(s)[~s.removed] for s in self._segments)
+        return identifier in self._rows()
 
     def graph(self, identifier: Any) -> Data:
         """The graph of an identifier, with the labels and weights that the index compares.
@@ -262,10 +263,11 @@ class GraphIndex:
         Raises:
             ValueError: the index has no such graph.
         """
-        for segment in self._segments:
-            rows = np.flatnonzero((_ids(segment) == identifier) & ~segment.removed)
-            if rows.size:
-                return self._unpack(segment, int(rows[0]))
+        row = self._rows().get(identifier)
+        if row is not None:
+            first = np.append(0, np.cumsum([len(segment) for segment in self._segments]))
+            number = int(np.searchsorted(first, row, side="right")) - 1
+            return self._unpack(self._segments[number], row - int(first[number]))
         raise ValueError(f"the index has no graph {identifier!r}")
 
     def _unpack(self, segment: Segment, row: int) -> Data:
@@ -289,6 +291,26 @@ class GraphIndex:
         if any(weight != 1.0 for _, weight in listed):
             graph.edge_weight = torch.tensor([weight for _, weight in listed])
         return graph
+
+    def _rows(self) -> dict[Any, int]:
+        """The place of each graph in the segments, one behind the other, by identifier."""
+        if self._known_rows is None or self._known_rows[0] is not self._segments:
+            stored = [i for segment in self._segments for i in _ids(segment).tolist()]
+            removed = [r for segment in self._segments for r in segment.removed.tolist()]
+            places = enumerate(zip(stored, removed, strict=True))
+            rows = {name: row for row, (name, gone) in places if not gone}
+            self._known_rows = (self._segments, rows)
+        return self._known_rows[1]
+
+    @property
+    def ids(self) -> list[Any]:
+        """Identifiers of all graphs."""
+        return list(self._rows())
+
+    def ids_where(self, condition: str) -> list[Any]:
+        """Identifiers of the graphs that fulfil a condition on metadata."""
+        fulfilled = self._fulfil(condition)
+        return [name for name, row in self._rows().items() if fulfilled[row]]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -342,7 +364,27 @@ class GraphIndex:
         """
         if k < 1:
             raise ValueError(f"k is {k}; expected at least 1")
-        query = self._query(graph, where, time_limit)
+        return self._nearest(self._query(graph, where, time_limit), k)
+
+    def nearest_among(
+        self, graph: Any, ids: Iterable[Any], k: int = 10, *, time_limit: float | None = None
+    ) -> SearchResult:
+        """The nearest of some graphs of the index; see :meth:`nearest`.
+
+        Args:
+            graph: the query.
+            ids: identifiers of the graphs.
+            k: number of hits.
+            time_limit: seconds for the whole query; no limit by default.
+        """
+        query, known = self._query(graph, None, time_limit), self._rows()
+        possible = np.full(query.lower.size, np.inf)
+        rows = [known[identifier] for identifier in ids]
+        possible[rows] = query.lower[rows]
+        query.lower = possible
+        return self._nearest(query, k)
+
+    def _nearest(self, query: _Query, k: int) -> SearchResult:
         count = min(k, int(np.isfinite(query.lower).sum()))
         while count and not query.is_over():
             possible = np.where(query.too_large, np.inf, query.lower)

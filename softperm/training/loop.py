@@ -466,6 +466,7 @@ class OneModel(Training):
             and self.processes.world_size * self.config.accumulate == 1
             and _full_precision(self.processes)
             and getattr(self.model, "capturable", False)
+            and getattr(self.task, "capturable", True)  # unless its losses compare graphs
         )
 
     def _capture(self) -> None:

@@ -98,3 +98,47 @@ def test_a_damaged_index_is_one_sentence(library):
     done = run_command("search", library / "lib.index", library / "query.csv")
     assert done.exit_code == 2
     assert "is damaged: build the index again" in done.stderr
+
+
+def test_neighbours_by_vector_are_ranked_again_by_exact_distance(library):
+    pytest.importorskip("faiss")
+    train = run_command(
+        "train", library / "lib.csv", "--target", "mass", "--out", library / "run", "--epochs", 2,
+        "--latent-vertices", 3, "--validation-fraction", 0, "--device", "cpu",
+    )  # fmt: skip
+    assert train.exit_code == 0, train.output
+    out = library / "with.index"
+    done = run_command("index", library / "lib.csv", "--out", out, "--vectors", library / "run")
+    assert done.exit_code == 0, done.output
+    by_vector = ("search", out, library / "query.csv", "--by", "vector", "-k", 2)
+    done = run_command(*by_vector, "--out", library / "v.csv")
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader((library / "v.csv").read_text().splitlines()))
+    assert len(rows) == 4
+    assert {row["proven"] for row in rows} == {"False"}
+    done = run_command(*by_vector, "--rerank", 8, "--out", library / "r.csv")
+    rows = list(csv.DictReader((library / "r.csv").read_text().splitlines()))
+    exact = search(library, "-k", "2")
+    assert [row["distance"] for row in rows] == [row["distance"] for row in exact]
+    (library / "more.csv").write_text("smiles,mass\nCCCO,60\n")
+    done = run_command("index", library / "more.csv", "--out", out, "--add")
+    assert done.exit_code == 0, done.output
+    run_command(*by_vector[:-2], "-k", 9, "--out", library / "v.csv")
+    rows = csv.DictReader((library / "v.csv").read_text().splitlines())
+    assert "CCCO" in {row["hit"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--by", "shape"), "--by must be graph or vector; got shape"),
+        (("--by", "vector"), "holds no vectors; softperm index --vectors adds them"),
+        (("--by", "vector", "--within", "2"), "--within needs --by graph"),
+        (("--rerank", "20"), "--rerank needs --by vector"),
+    ],
+)
+def test_modes_that_do_not_fit_are_refused(library, options, words):
+    pytest.importorskip("faiss")
+    done = run_command("search", library / "lib.index", library / "query.csv", *options)
+    assert done.exit_code == 2
+    assert words in done.stderr

@@ -79,6 +79,16 @@ def test_single_vertices_and_graphs_without_edges_are_found():
     assert [hit.id for hit in by_vertices.within(nx.empty_graph(1), 1)] == [0, 1]
 
 
+@pytest.mark.filterwarnings("ignore:.*no vertices")
+def test_graphs_without_vertices_are_found_and_ask():
+    graphs = [nx.empty_graph(0), nx.empty_graph(1), nx.path_graph(2), nx.cycle_graph(3)]
+    index = GraphIndex.build(graphs)
+    for query in graphs:
+        exact = sorted(edit_distance(query, g, costs=EditCosts.edges()).distance for g in graphs)
+        assert [hit.distance for hit in index.nearest(query, 4)] == exact
+        assert len(index.within(query, 1)) == sum(distance <= 1 for distance in exact)
+
+
 def test_conditions_restrict_the_answer():
     graphs = random_collection(60, seed=7)
     mass, source = [float(len(g)) for g in graphs], ["ab"[i % 2] for i in range(60)]

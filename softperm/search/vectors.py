@@ -1,0 +1,226 @@
+"""Neighbours by learnt vector, in Faiss (extra ``search``): for graphs of any size, not proven."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softperm.files import disk_errors, put_in_place, write_atomically
+from softperm.search.index import GraphIndex, Hit, SearchResult
+
+if TYPE_CHECKING:
+    from softperm.estimators.base import PiGNNEstimator
+
+FORMAT = "softperm vectors 1"
+AT_ONCE = 4096  # graphs whose vectors are computed together
+
+
+class VectorIndex:
+    """Finds the graphs of a :class:`GraphIndex` whose learnt vectors are nearest to a query's.
+
+    For collections whose graphs are too large, or too many, for exact distances. The hits are not
+    proven; with ``rerank`` the exact distances of the best candidates decide their order.
+
+    Create one with :meth:`build` or :meth:`open`.
+
+    Args:
+        graphs: the graphs, with their identifiers and metadata.
+        estimator: a fitted estimator, whose ``transform`` gives the vectors.
+        vectors: the vectors, a Faiss index whose numbers are places in ``ids``.
+        ids: the identifier of each number; None for a removed graph.
+        mapped: whether the vectors are mapped into memory and cannot be changed there.
+    """
+
+    def __init__(
+        self,
+        graphs: GraphIndex,
+        estimator: PiGNNEstimator,
+        vectors: Any,
+        ids: list[Any],
+        mapped: bool = False,
+    ) -> None:
+        self.graphs, self.estimator = graphs, estimator
+        self._vectors, self._ids, self._mapped = vectors, ids, mapped
+        self._place = {name: k for k, name in enumerate(ids) if name is not None}
+
+    @classmethod
+    def build(
+        cls,
+        graphs: GraphIndex,
+        estimator: PiGNNEstimator,
+        *,
+        factory: str = "Flat",
+        originals: Mapping[Any, Any] | None = None,
+    ) -> VectorIndex:
+        """The vectors of all graphs of an index.
+
+        Args:
+            graphs: the index.
+            estimator: a fitted estimator, such as a :class:`softperm.PiGNNAligner`.
+            factory: the kind of Faiss index, as ``faiss.index_factory`` names it. ``Flat`` compares
+                all vectors, ``IVF1024,Flat`` a part of them, for millions of graphs.
+            originals: the graphs by identifier, where the estimator reads attributes, which the
+                index does not store.
+        """
+        faiss = _faiss()
+        size = len(estimator.get_feature_names_out())
+        index = cls(graphs, estimator, faiss.index_factory(size, f"IDMap2,{factory}"), [])
+        index.update(originals)
+        return index
+
+    def __len__(self) -> int:
+        return int(self._vectors.ntotal)
+
+    def update(self, originals: Mapping[Any, Any] | None = None) -> None:
+        """Adds the vectors of new graphs of the index and removes those of removed ones.
+
+        Args:
+            originals: as for :meth:`build`.
+        """
+        originals = originals or {}
+        present = self.graphs.ids
+        gone = set(self._place) - set(present)
+        new = [identifier for identifier in present if identifier not in self._place]
+        if self._mapped and (gone or new):
+            faiss = _faiss()
+            self._vectors = faiss.deserialize_index(faiss.serialize_index(self._vectors))
+            self._mapped = False
+        if gone:
+            places = [self._place.pop(identifier) for identifier in gone]
+            self._vectors.remove_ids(np.array(places, np.int64))
+            for place in places:
+                self._ids[place] = None
+        for start in range(0, len(new), AT_ONCE):
+            names = new[start : start + AT_ONCE]
+            listed = [originals.get(name) for name in names]
+            rows = self._transform(
+                [
+                    self.graphs.graph(name) if graph is None else graph
+                    for name, graph in zip(names, listed, strict=True)
+                ]
+            )
+            if not self._vectors.is_trained:
+                self._vectors.train(rows)
+            places = np.arange(len(self._ids), len(self._ids) + len(names))
+            self._vectors.add_with_ids(rows, places)
+            self._ids += names
+            self._place.update(zip(names, places.tolist(), strict=True))
+
+    def nearest(
+        self,
+        graph: Any,
+        k: int = 10,
+        *,
+        where: str | None = None,
+        rerank: int = 0,
+        time_limit: float | None = None,
+    ) -> SearchResult:
+        """The graphs whose vectors are nearest to that of the query.
+
+        Args:
+            graph: the query.
+            k: number of hits; fewer if the index has fewer graphs.
+            where: a condition on metadata, such as ``"mass < 300"``.
+            rerank: number of candidates whose exact distances are computed; the nearest of them are
+                the hits. 0 for none: distances are then those of the vectors.
+            time_limit: seconds for these distances.
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}; expected at least 1")
+        if rerank and rerank < k:
+            raise ValueError(f"rerank is {rerank}; expected at least k, which is {k}, or 0")
+        options = {}
+        if where is not None:
+            faiss = _faiss()
+            allowed = [self._place[i] for i in self.graphs.ids_where(where) if i in self._place]
+            if not allowed:
+                return SearchResult((), (), 0)
+            selector = faiss.IDSelectorBatch(np.array(allowed, np.int64))
+            options["params"] = faiss.SearchParameters(sel=selector)
+        query = self._transform([graph])
+        squares, places = self._vectors.search(query, min(rerank or k, len(self)), **options)
+        found = [
+            (self._ids[place], float(np.sqrt(max(square, 0.0))))
+            for place, square in zip(places[0].tolist(), squares[0].tolist(), strict=True)
+            if place >= 0
+        ]
+        if rerank:
+            names = [name for name, _ in found]
+            return self.graphs.nearest_among(graph, names, k, time_limit=time_limit)
+        none = np.zeros((0, 2), np.int64)
+        hits = tuple(Hit(name, distance, 0.0, False, none) for name, distance in found)
+        return SearchResult(hits, (), len(hits))
+
+    def _transform(self, graphs: Sequence[Any]) -> np.ndarray:
+        return np.ascontiguousarray(self.estimator.transform(graphs), np.float32)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Saves vectors and estimator; the index of the graphs is saved by itself.
+
+        Args:
+            folder: the folder of the vectors; by custom ``vectors`` in that of the index.
+        """
+        faiss, path = _faiss(), Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        content = faiss.serialize_index(self._vectors).tobytes()
+        name = f"{zlib.crc32(content):08x}.faiss"
+        beside = path / f".{name}.{os.getpid()}.part"
+        with disk_errors(path / name):
+            beside.write_bytes(content)
+            put_in_place(beside, path / name)
+        self.estimator.save(path / "model")
+        about = {"format": FORMAT, "file": name, "ids": self._ids}
+        write_atomically(path / "vectors.json", json.dumps(about))
+        for old in path.glob("*.faiss"):
+            if old.name != name:
+                old.unlink()
+
+    @classmethod
+    def open(
+        cls, folder: str | os.PathLike, graphs: GraphIndex, device: str | None = None
+    ) -> VectorIndex:
+        """Opens saved vectors; they are mapped into memory.
+
+        Args:
+            folder: see :meth:`save`.
+            graphs: the index of the graphs.
+            device: where the estimator runs.
+
+        Raises:
+            ValueError: there are no vectors, or a file is damaged.
+        """
+        from softperm.estimators.base import load_estimator
+
+        faiss, path = _faiss(), Path(folder)
+        try:
+            about = json.loads((path / "vectors.json").read_text(encoding="utf-8"))
+            if about.get("format") != FORMAT:
+                raise ValueError("unknown format")
+            file = path / about["file"]
+            if f"{zlib.crc32(file.read_bytes()):08x}.faiss" != file.name:
+                raise ValueError("wrong checksum")
+            vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
+            ids = list(about["ids"])
+        except FileNotFoundError:
+            raise ValueError(
+                f"{path} holds no vectors; softperm index --vectors adds them"
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as problem:
+            raise ValueError(f"{path} is damaged ({problem}): build the vectors again") from None
+        return cls(graphs, load_estimator(path / "model", device), vectors, ids, mapped=True)
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise ImportError(
+            "neighbours by vector need Faiss: pip install 'softperm[search]'"
+        ) from None
+    return faiss

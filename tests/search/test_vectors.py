@@ -1,0 +1,132 @@
+"""Neighbours by learnt vector, and the aligner that learns vectors with graph distances."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from samples import FAST, plain_graph
+
+from softperm import GraphIndex, PiGNNAligner, PiGNNClassifier
+from softperm.data.graphs import as_graphs
+from softperm.distance import frobenius_matrix
+from softperm.estimators.aligner import sample_graphs
+from softperm.search import VectorIndex
+
+GRAPHS = [plain_graph(4 + i % 5, seed=i, density=0.3 + 0.1 * (i % 4)) for i in range(60)]
+NAMES = [f"g{i}" for i in range(60)]
+SETTINGS = {
+    **FAST, "epochs": 60, "learning_rate": 1e-2, "batch_size": 30, "validation_fraction": 0.0,
+    "dimensions": 8, "head_hidden": (32,), "compare": "cosine", "head_norm": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def aligner() -> PiGNNAligner:
+    return PiGNNAligner(**SETTINGS, sample=40).fit(GRAPHS)
+
+
+@pytest.fixture
+def index() -> GraphIndex:
+    return GraphIndex.build(GRAPHS, NAMES, {"size": [len(g) for g in GRAPHS]})
+
+
+def test_distances_of_vectors_follow_exact_distances(aligner):
+    vectors = aligner.transform(GRAPHS)
+    assert vectors.shape == (60, 8)
+    learnt = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+    exact = frobenius_matrix(GRAPHS)
+    upper = np.triu_indices(60, 1)
+    correlation = np.corrcoef(learnt[upper], exact[upper])[0, 1]
+    assert correlation > 0.8
+    assert aligner.score(GRAPHS) == pytest.approx(correlation, abs=1e-3)
+    assert aligner.proven_pairs_ == 1.0
+    scale = (learnt[upper] / exact[upper].clip(min=1e-9))[exact[upper] > 0]
+    assert 0.7 < np.median(scale) < 1.3  # the distances themselves, not only their order
+
+
+def test_an_aligner_is_saved_and_repeats_itself(aligner, tmp_path):
+    aligner.save(tmp_path / "model")
+    back = PiGNNAligner.load(tmp_path / "model")
+    np.testing.assert_array_equal(back.transform(GRAPHS), aligner.transform(GRAPHS))
+    assert back.get_params()["dimensions"] == 8
+    assert len(back.get_feature_names_out()) == 8
+    with pytest.raises(ValueError, match="an aligner predicts nothing"):
+        back.decode(back._outputs(GRAPHS[:1]))
+    with pytest.raises(ValueError, match="dimensions must be a whole number of at least 1"):
+        PiGNNAligner(dimensions=0).fit(GRAPHS)
+    with pytest.raises(ValueError, match="needs at least two graphs"):
+        PiGNNAligner(**SETTINGS).fit(GRAPHS[:1])
+
+
+def test_a_sample_has_similar_graphs_and_the_asked_size():
+    graphs = as_graphs([nx.path_graph(3 + i // 8) for i in range(160)])
+    from softperm.data.vocabulary import Vocabulary
+
+    collection = Vocabulary.learn(graphs).encode(graphs)
+    chosen = sample_graphs(collection, 40, seed=0)
+    assert len(chosen) == len(set(chosen.tolist())) == 40
+    sizes = collection.sizes[chosen].numpy()
+    assert np.mean(np.bincount(sizes)[np.bincount(sizes) > 0]) > 4  # not 2, as of random graphs
+    assert (sample_graphs(collection, 40, seed=0) == chosen).all()
+    assert len(sample_graphs(collection, 1000, seed=0)) == 160
+
+
+def test_neighbours_are_those_of_the_vectors(aligner, index):
+    pytest.importorskip("faiss")
+    found = VectorIndex.build(index, aligner).nearest(GRAPHS[7], k=5)
+    vectors = aligner.transform(GRAPHS)
+    distance = np.linalg.norm(vectors - vectors[7], axis=1)
+    assert [hit.distance for hit in found] == pytest.approx(np.sort(distance)[:5], abs=1e-4)
+    assert found.hits[0].distance == pytest.approx(0, abs=1e-4)
+    assert not any(hit.proven for hit in found)
+
+
+def test_exact_distances_rank_the_candidates_again(aligner, index):
+    pytest.importorskip("faiss")
+    vectors = VectorIndex.build(index, aligner)
+    query = plain_graph(7, seed=99)
+    everything = vectors.nearest(query, k=4, rerank=60)
+    proven = index.nearest(query, k=4)
+    assert [h.distance for h in everything] == [h.distance for h in proven]
+    assert all(hit.proven for hit in everything)
+    small = vectors.nearest(query, k=4, rerank=20, where="size < 6")
+    assert {len(GRAPHS[NAMES.index(hit.id)]) for hit in small} <= {4, 5}
+    assert vectors.nearest(query, where="size > 99").hits == ()
+    with pytest.raises(ValueError, match="rerank is 3; expected at least k, which is 10, or 0"):
+        vectors.nearest(query, rerank=3)
+
+
+def test_vectors_follow_additions_and_removals_and_are_mapped(aligner, index, tmp_path):
+    pytest.importorskip("faiss")
+    VectorIndex.build(index, aligner).save(tmp_path / "vectors")
+    vectors = VectorIndex.open(tmp_path / "vectors", index)
+    before = [hit.id for hit in vectors.nearest(GRAPHS[3], k=60)]
+    index.remove(["g3"])
+    index.add([GRAPHS[3], nx.path_graph(9)], ["again", "g3"], {"size": [len(GRAPHS[3]), 9]})
+    vectors.update()
+    assert len(vectors) == 61
+    assert vectors.nearest(GRAPHS[3], k=60).hits[0].id in {"again", *before[:2]} - {"g3"}
+    vectors.save(tmp_path / "vectors")
+    again = VectorIndex.open(tmp_path / "vectors", index)
+    again.update()  # nothing to do
+    names = [hit.id for hit in again.nearest(GRAPHS[3], k=61)]
+    assert sorted(names) == sorted(index.ids)
+    assert names == [hit.id for hit in vectors.nearest(GRAPHS[3], k=61)]
+
+
+def test_damaged_vectors_are_refused_in_one_sentence(aligner, index, tmp_path):
+    pytest.importorskip("faiss")
+    with pytest.raises(ValueError, match="holds no vectors"):
+        VectorIndex.open(tmp_path, index)
+    VectorIndex.build(index, aligner).save(tmp_path)
+    (file,) = tmp_path.glob("*.faiss")
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"is damaged.*build the vectors again"):
+        VectorIndex.open(tmp_path, index)
+
+
+def test_any_estimator_gives_vectors(index):
+    pytest.importorskip("faiss")
+    model = PiGNNClassifier(**FAST, validation_fraction=0.0).fit(
+        GRAPHS, [len(g) > 6 for g in GRAPHS]
+    )
+    assert VectorIndex.build(index, model).nearest(GRAPHS[0], k=1).hits[0].distance < 1e-3
