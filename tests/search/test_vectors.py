@@ -126,7 +126,7 @@ def test_damaged_vectors_are_refused_in_one_sentence(aligner, index, tmp_path):
 
 def test_any_estimator_gives_vectors(index):
     pytest.importorskip("faiss")
-    model = PiGNNClassifier(**FAST, validation_fraction=0.0).fit(
+    model = PiGNNClassifier(**{**FAST, "validation_fraction": 0.0}).fit(
         GRAPHS, [len(g) > 6 for g in GRAPHS]
     )
     assert VectorIndex.build(index, model).nearest(GRAPHS[0], k=1).hits[0].distance < 1e-3
