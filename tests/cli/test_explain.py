@@ -17,7 +17,7 @@ def trained(tmp_path_factory):
     (folder / "molecules.csv").write_text("\n".join(["smiles,alcohol", *rows]) + "\n")
     done = run_command(
         "train", folder / "molecules.csv", "--target", "alcohol", "--out", folder / "run",
-        "--epochs", 3, "--latent-vertices", 4, "--validation-fraction", 0, "--device", "cpu",
+        "--epochs", 3, "--latent-vertices", 4, "--head", "mlp", "--device", "cpu",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     return folder

@@ -183,6 +183,19 @@ def test_an_ensemble_is_explained_by_the_mean_of_its_networks(case):
     np.testing.assert_allclose(explanation.outputs, predicted.ravel(), rtol=1e-5)  # exactly those
 
 
+def test_beside_a_forest_the_network_is_explained_and_a_forest_alone_is_refused():
+    settings = {**QUICK, "head_hidden": (8,), "head": "mlp+forest"}
+    made = PiGNNClassifier(**settings).fit(GRAPHS[:12], Y[:12])
+    (explanation,) = made.explain(GRAPHS[1:2])
+    assert explanation.explains.endswith(
+        "the network's part of the prediction, without the forest's"
+    )
+    assert explanation.relative_error < 1e-4
+    made.head = "forest"
+    with pytest.raises(ValueError, match="the head forest predicts by trees alone"):
+        made.explain(GRAPHS[1:2])
+
+
 def test_features_have_the_names_of_the_settings(estimator):
     (explanation,) = estimator.explain(GRAPHS[1:2], through_network=True, tolerance=1e-3)
     assert explanation.structure.shape[1] == len(explanation.structure_names) == 5
