@@ -18,6 +18,7 @@ def trained(tmp_path_factory):
     done = run_command(
         "train", folder / "molecules.csv", "--target", "alcohol", "--out", folder / "run",
         "--epochs", 3, "--latent-vertices", 4, "--head", "mlp", "--device", "cpu",
+        "--encoded", "none", "--permute-by", "mixed",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     return folder
