@@ -115,7 +115,7 @@ finally:
 HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "sklearn", "numba", "matplotlib", "networkx"}
 COMMANDS = [
     "train", "predict", "embed", "explain", "distance", "explore", "evaluate", "report", "study",
-    "data",
+    "data", "push",
 ]  # fmt: skip
 
 

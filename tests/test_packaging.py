@@ -70,6 +70,11 @@ def test_the_installed_command_knows_its_version_and_the_recipes(installed, tmp_
     assert {path.name for path in recipes.iterdir()} == expected
 
 
+def test_the_wheel_has_the_sources_of_the_page(installed, tmp_path):
+    code = "from softperm.explore.write_page import join_modules; print(len(join_modules()))"
+    assert int(run(installed / "python", "-c", code, cwd=tmp_path)) > 10_000
+
+
 def test_the_version_is_written_in_one_place():
     """The builder reads ``softperm.__version__``; a release is described in the changelog."""
     version = re.escape(softperm.__version__)

@@ -19,7 +19,7 @@ from softperm.cli.startup import defer_imports
 
 COMMANDS = (
     "train", "predict", "embed", "explain", "distance", "index", "search", "explore", "evaluate",
-    "report", "data", "study",
+    "report", "data", "study", "push",
 )  # fmt: skip
 """Modules of this package, in the order of the help; each has a function or group of its name."""
 GROUPS = ("Arguments", "Data", "Model", "Training", "Hardware", "Output", "Options")

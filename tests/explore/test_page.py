@@ -7,9 +7,11 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from samples import labelled_path
+from samples import labelled_path, run_command
 
 from softperm import PiGNNClassifier
+from softperm.cli import run_folder
+from softperm.data.datasets import load_dataset
 from softperm.distance import EditCosts, edit_distance
 from softperm.explore import write_page
 from softperm.explore.contents import Column, Contents, Drawings, Neighbours, Outputs, gather
@@ -347,8 +349,8 @@ def test_a_map_of_qm9s_size_opens_and_answers_quickly(open_page, tmp_path, wait_
             const times = [];
             for (let k = 0; k < 8; k++) {
                 const start = performance.now();
-                window.page.map.zoom *= 1.05;
-                window.page.map.draw();
+                document.getElementById("map").dispatchEvent(
+                    new WheelEvent("wheel", { deltaY: -20, clientX: 300, clientY: 300 }));
                 await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
                 times.push(performance.now() - start);
             }
@@ -376,3 +378,30 @@ def test_a_page_that_would_be_too_large_stores_fewer_graphs_and_says_so(
     last = page.evaluate("window.page.collection.stored.at(-1)")
     page.evaluate(f"window.page.open({last})")
     page.wait_for_selector("#panel-graph .drawing-holder circle")
+
+
+@pytest.mark.data
+@pytest.mark.usefixtures("without_shape_checks")
+def test_the_page_of_a_mutag_run_opens_and_proves_distances(
+    open_page, wait_until, data_root, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_folder, "PICTURES", 0)
+    source = ("--data-root", data_root, "--device", "cpu")
+    settings = ("--epochs", 2, "--latent-vertices", 6, "--compare", "cosine", "--no-progress")
+    done = run_command("train", "MUTAG", "--out", tmp_path / "run", *source, *settings)
+    assert done.exit_code == 0, done.output
+    done = run_command("explore", tmp_path / "run", "--explain", 1, *source)
+    assert done.exit_code == 0, done.output
+    page = open_page(tmp_path / "run" / "explore.html")
+    assert shown_count(page) == 188
+    dataset = load_dataset("MUTAG", data_root)
+    page.evaluate("window.page.open(0)")
+    wait_until(page, "window.page.shown?.index === 0")
+    for other in (3, 77, 150):
+        page.evaluate(f"window.page.compare({other})")
+        page.wait_for_selector("#verdict[data-exact]")
+        found = edit_distance(*dataset.graphs([0, other]), costs=EditCosts.edges(), time_limit=2.0)
+        shown = float(page.get_attribute("#verdict", "data-distance"))
+        proven = page.get_attribute("#verdict", "data-exact") == "true"
+        assert found.lower_bound <= shown
+        assert not proven or shown <= found.distance

@@ -23,25 +23,27 @@ export async function showComparison(panel, collection, first, second, ask = nul
     ),
   );
   const plain = ({ label, edges }) => ({ labels: Array.from(label), edges: edges.map(([u, v, kind]) => [u, v, kind]) });
-  const draw = (result) => {
-    const paints = matchingPaints(first, second, result.image, labels);
+  const draw = (image) => {
+    const paints = matchingPaints(first, second, image, labels);
     [first, second].forEach((graph, k) => {
       const title = `${graph.name}: ${plural(paints[k].agrees.filter((agrees) => !agrees).length, "disagreeing edge")}`;
       holders[k].replaceChildren(drawGraph(graph, labels, paints[k], { title }));
     });
+  };
+  const conclude = (result) => {
+    draw(result.image);
     verdict.textContent = certificate(result);
     verdict.dataset.exact = result.exact;
     verdict.dataset.distance = result.distance;
   };
-  draw({ image: Array(first.size).fill(-1), distance: Infinity, lower: 0, exact: false });
-  verdict.textContent = "Matching …";
+  draw(Array(first.size).fill(-1));
   let result = null;
   if (Math.max(first.size, second.size) <= LARGEST) {
-    draw((result = await matchInWorker(plain(first), plain(second), MILLISECONDS)));
+    conclude((result = await matchInWorker(plain(first), plain(second), MILLISECONDS)));
   }
   if (!result?.exact && ask) {
     const answer = await ask(first, second);
-    if (answer) draw(answer);
+    if (answer) conclude(answer);
   } else if (!result) {
     verdict.textContent = `Graphs of more than ${LARGEST} vertices are matched by softperm explore --serve.`;
   }

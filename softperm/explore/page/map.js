@@ -2,6 +2,8 @@
 
 const GRID = 256; // cells along each side of the grid in which the nearest dot is looked up
 const PICK = 14; // pixels within which a click finds a dot
+const CROWD = 20000; // graphs from which dots are drawn roughly while the map moves
+const REST = 140; // milliseconds after which a map that moved is drawn finely
 
 export class GraphMap {
   /**
@@ -58,6 +60,19 @@ export class GraphMap {
     });
   }
 
+  /** Draws while the map moves: a large one roughly, and finely once it rests. */
+  #drawMoving() {
+    if (this.size > CROWD) {
+      this.moving = true;
+      clearTimeout(this.resting);
+      this.resting = setTimeout(() => {
+        this.moving = false;
+        this.draw();
+      }, REST);
+    }
+    this.draw();
+  }
+
   #view() {
     const { width, height } = this.canvas.getBoundingClientRect();
     const side = 0.92 * Math.min(width, height);
@@ -102,38 +117,67 @@ export class GraphMap {
     new Uint32Array(this.image.data.buffer).fill(
       0xff000000 | (background[2] << 16) | (background[1] << 8) | background[0],
     );
-    const dot = disc(this.#radius() * ratio);
-    const crowded = this.size > 20000 ? 0.6 : 0.88;
-    this.#splat(view, ratio, width, height, dot, 0, 0.12);
-    this.#splat(view, ratio, width, height, dot, 1, crowded);
+    if (this.moving) {
+      this.#stamp(view, ratio, width, height);
+    } else {
+      const dot = disc(this.#radius() * ratio);
+      this.#splat(view, ratio, width, height, dot, 0, 0.12);
+      this.#splat(view, ratio, width, height, dot, 1, this.size > CROWD ? 0.6 : 0.88);
+    }
     this.context.putImageData(this.image, 0, 0);
     this.#paintMarks(view, ratio, style);
+  }
+
+  /** Where places lie in the image: x = ax · place + bx. */
+  #scale(view, ratio) {
+    return {
+      ax: (view.scale[0] * ratio) / 65535,
+      ay: (-view.scale[1] * ratio) / 65535,
+      bx: (view.width / 2 - this.centre[0] * view.scale[0]) * ratio,
+      by: (view.height / 2 + this.centre[1] * view.scale[1]) * ratio,
+    };
+  }
+
+  /** Draws the active graphs as squares of four pixels. */
+  #stamp(view, ratio, width, height) {
+    const { places, colours, active, size } = this;
+    const pixels = new Uint32Array(this.image.data.buffer);
+    const { ax, ay, bx, by } = this.#scale(view, ratio);
+    for (let i = 0; i < size; i++) {
+      if (!active[i]) continue;
+      const x = (ax * places[2 * i] + bx) | 0;
+      const y = (ay * places[2 * i + 1] + by) | 0;
+      if (x < 0 || y < 0 || x >= width - 1 || y >= height - 1) continue;
+      const colour = 0xff000000 | (colours[3 * i + 2] << 16) | (colours[3 * i + 1] << 8) | colours[3 * i];
+      const at = y * width + x;
+      pixels[at] = pixels[at + 1] = pixels[at + width] = pixels[at + width + 1] = colour;
+    }
   }
 
   /** Blends the dots of all active, or all inactive, graphs into the image. */
   #splat(view, ratio, width, height, dot, wanted, opacity) {
     const { places, colours, active } = this;
-    const data = this.image.data;
-    const ax = (view.scale[0] * ratio) / 65535;
-    const ay = (-view.scale[1] * ratio) / 65535;
-    const bx = (view.width / 2 - this.centre[0] * view.scale[0]) * ratio;
-    const by = (view.height / 2 + this.centre[1] * view.scale[1]) * ratio;
+    const data = new Uint8Array(this.image.data.buffer);
+    const { ax, ay, bx, by } = this.#scale(view, ratio);
     const { reach, offsets, cover } = dot;
-    const share = Float32Array.from(cover, (c) => c * opacity);
+    const share = Int32Array.from(cover, (c) => Math.round(256 * c * opacity)); // of 256
+    const count = share.length;
     const jump = Int32Array.from({ length: cover.length }, (_, k) => 4 * (offsets[2 * k + 1] * width + offsets[2 * k]));
     for (let i = 0; i < this.size; i++) {
       if (active[i] !== wanted) continue;
       const x = Math.round(ax * places[2 * i] + bx);
       const y = Math.round(ay * places[2 * i + 1] + by);
       if (x < reach || y < reach || x >= width - reach || y >= height - reach) continue;
-      const [r, g, b] = [colours[3 * i], colours[3 * i + 1], colours[3 * i + 2]];
+      const r = colours[3 * i];
+      const g = colours[3 * i + 1];
+      const b = colours[3 * i + 2];
       const at = 4 * (y * width + x);
-      for (let k = 0; k < share.length; k++) {
+      for (let k = 0; k < count; k++) {
         const pixel = at + jump[k];
         const a = share[k];
-        data[pixel] += (r - data[pixel]) * a;
-        data[pixel + 1] += (g - data[pixel + 1]) * a;
-        data[pixel + 2] += (b - data[pixel + 2]) * a;
+        data[pixel] += ((r - data[pixel]) * a) >> 8;
+        data[pixel + 1] += ((g - data[pixel + 1]) * a) >> 8;
+        data[pixel + 2] += ((b - data[pixel + 2]) * a) >> 8;
       }
     }
   }
@@ -241,7 +285,8 @@ export class GraphMap {
         this.centre[1] += (place[1] - before[1]) / scale[1];
       }
       this.pointers.set(event.pointerId, place);
-      this.draw();
+      if (this.path) this.draw();
+      else this.#drawMoving();
     });
     const finish = (event) => {
       if (!this.pointers.delete(event.pointerId)) return;
@@ -280,7 +325,7 @@ export class GraphMap {
     const after = this.#unplace(x, y);
     this.centre[0] += before[0] - after[0];
     this.centre[1] += before[1] - after[1];
-    this.draw();
+    this.#drawMoving();
   }
 
   #key(event) {
