@@ -23,7 +23,7 @@ SLOWEST = (
 """The slowest test files run first, so that no worker is left with one of them at the end."""
 
 
-TRAINING = {"cli", "estimators", "lab"}
+TRAINING = {"attacks", "cli", "estimators", "lab"}
 """Folders whose tests train models for other purposes; the tests of the parts check shapes."""
 
 

@@ -92,9 +92,11 @@ def train(
         str, Option(help="32, bf16-mixed or 16-mixed.", rich_help_panel="Hardware")
     ] = "32",
     devices: Annotated[
-        int, Option(min=1, help="Devices of each machine.", rich_help_panel="Hardware")
+        int, Option(min=1, max=1024, help="Devices of each machine.", rich_help_panel="Hardware")
     ] = 1,
-    nodes: Annotated[int, Option(min=1, help="Machines.", rich_help_panel="Hardware")] = 1,
+    nodes: Annotated[
+        int, Option(min=1, max=1 << 20, help="Machines.", rich_help_panel="Hardware")
+    ] = 1,
     as_json: Annotated[
         bool, Option("--json", help="Print the result as JSON.", rich_help_panel="Output")
     ] = False,

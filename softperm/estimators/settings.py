@@ -170,6 +170,7 @@ def training_config(values: Mapping[str, Any], graphs: int) -> TrainingConfig:
     """The settings of a training; ``graphs`` training graphs decide what is ``auto``."""
     chosen = choose(TrainingConfig, values)
     if chosen["epochs"] == "auto":
+        dict(rules(TrainingConfig))["batch_size"].check("batch_size", chosen["batch_size"])
         batches = -(-graphs // chosen["batch_size"])
         chosen["epochs"] = min(max(STEPS // max(batches, 1), FEWEST_EPOCHS), MOST_EPOCHS)
     return TrainingConfig(**chosen)

@@ -110,14 +110,16 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
         fixed = {}  # it has no settings of training
     else:
         grids = [grid | {k: v for k, v in choices.items() if k not in grid} for grid in grids]
-    points = [
-        {**fixed, **changes, **point}
-        for grid in grids
-        for point in grid_points({k: v for k, v in grid.items() if k not in changes})
-    ]
-    for point in points:  # all points, also those that recipe.configurations leaves out
+    grids = [{k: v for k, v in grid.items() if k not in changes} for grid in grids]
+    for grid in grids:  # every value, also where recipe.configurations leaves it out
+        (first,) = grid_points(grid, 1)
+        for name, values in grid.items():
+            for value in values:
+                check_configuration(model, {**fixed, **changes, **first, name: value})
+    points = [{**fixed, **changes, **point} for point in spread(grids, recipe.configurations)]
+    for point in points:
         check_configuration(model, point)
-    return Contender(model, tuple(spread(points, recipe.configurations)))
+    return Contender(model, tuple(points))
 
 
 def recommended(names: Sequence[str]) -> dict[str, Any]:

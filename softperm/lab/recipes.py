@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import tomllib
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 SPLITS = ("folds", "official", "random")
 CATEGORIES = ("one-hot", "embedding")
 DEFAULTS = ("paper", "estimators")
-T = TypeVar("T")
 _HOMES = (
     Path(__file__).parents[1] / "experiments",  # of an installed package
     Path(__file__).parents[2] / "experiments",  # of a checkout
@@ -136,12 +137,7 @@ def grid_points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> l
     >>> grid_points({"P": [1, 2, 3, 4, 5]}, most=2)
     [{'P': 1}, {'P': 5}]
     """
-    count = math.prod(map(len, grid.values()))
-    if most is None or count <= most:
-        places: Iterable[int] = range(count)
-    else:
-        places = (k * (count - 1) // max(most - 1, 1) for k in range(most))
-    return [_grid_point(grid, place) for place in places]
+    return spread([grid], most)
 
 
 def _grid_point(grid: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
@@ -153,17 +149,18 @@ def _grid_point(grid: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]
     return point
 
 
-def spread(points: Sequence[T], most: int | None) -> list[T]:
-    """At most so many of the points, from the first to the last at even distances.
+def spread(grids: Sequence[Mapping[str, Sequence[Any]]], most: int | None) -> list[dict[str, Any]]:
+    """At most so many points of grids end to end, at even distances; no others are made.
 
-    >>> spread([1, 2, 3, 4, 5], most=2)
-    [1, 5]
+    >>> spread([{"P": [1, 2, 3]}, {"H": [4, 5]}], most=2)
+    [{'P': 1}, {'H': 5}]
     """
-    if most is None or len(points) <= most:
-        return list(points)
-    if most == 1:
-        return list(points[:1])
-    return [points[k * (len(points) - 1) // (most - 1)] for k in range(most)]
+    ends = list(accumulate(math.prod(map(len, grid.values())) for grid in grids))
+    places: Iterable[int] = range(ends[-1])
+    if most is not None and most < ends[-1]:
+        places = (k * (ends[-1] - 1) // max(most - 1, 1) for k in range(most))
+    which = ((bisect_right(ends, place), place) for place in places)
+    return [_grid_point(grids[k], place - (ends[k - 1] if k else 0)) for k, place in which]
 
 
 def recipe_names() -> list[str]:

@@ -43,7 +43,9 @@ def digest(*arrays: object) -> str:
 def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     words = [labelled_path("ab" * k + "ba"[k % 2]) for k in range(1, 9)]
-    PiGNNClassifier(**FAST, validation_fraction=0.0).fit(words, ["yes", "no"] * 4).save(folder)
+    PiGNNClassifier(**{**FAST, "validation_fraction": 0.0}).fit(words, ["yes", "no"] * 4).save(
+        folder
+    )
     return folder
 
 
