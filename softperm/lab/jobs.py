@@ -722,6 +722,7 @@ def _record(
     run: Run, data: EvaluationData, result: _Result, circumstances: Circumstances
 ) -> Record:
     task, system = result.task, find_system(run.model)
+    measured = result.sharpness and asdict(result.sharpness)
     score = confusion = roc_auc = None
     if result.test is not None:
         outputs, y = result.test
@@ -730,6 +731,7 @@ def _record(
             confusion = confusion_matrix(outputs, y)
             if not isinstance(system, ClassicalSystem) or system.probabilities:
                 roc_auc = class_roc_auc(outputs, y)
+                roc_auc = None if roc_auc is None else _rounded(roc_auc)
     return Record(
         run=run,
         fingerprint=data.targets[run.dataset].fingerprint,
@@ -745,7 +747,7 @@ def _record(
         circumstances=circumstances,
         confusion=confusion,
         roc_auc=roc_auc,
-        sharpness=result.sharpness and asdict(result.sharpness),
+        sharpness=measured and {name: float(f"{v:.4g}") for name, v in measured.items()},
     )
 
 
