@@ -13,6 +13,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets import Dataset, Split, make_folds, random_split
+from softperm.data.datasets.dataset import FeatureStore
 from softperm.data.feature_settings import StructuralFeatures
 from softperm.data.features import VertexFeatures
 from softperm.lab.recipes import Recipe
@@ -59,6 +60,7 @@ class EvaluationData:
         splits: one for each outer fold.
         targets: by name, at least one. Each target has its own networks; networks of all targets
             have equal shapes, so that they can be trained in one stack.
+        feature_store: where structural features of a dataset are kept; None for other graphs.
         cache: what jobs computed from these data, each beside the graphs from which it comes.
     """
 
@@ -67,6 +69,7 @@ class EvaluationData:
     kind: str
     splits: tuple[Split, ...]
     targets: Mapping[str, Target]
+    feature_store: FeatureStore | None = None
     cache: dict[Hashable, tuple[Collection, Any]] = field(default_factory=dict, repr=False)
 
     def with_features(self, settings: StructuralFeatures, train: Int[Tensor, " t"]) -> Collection:
@@ -79,7 +82,11 @@ class EvaluationData:
         colours = VertexFeatures.learn(self.graphs, train, settings).colours
         graphs = self.cached(settings.names, self.graphs)
         if graphs is None:
-            graphs = VertexFeatures(settings).extend(self.graphs)
+            store = self.feature_store
+            if store is None:
+                graphs = VertexFeatures(settings).extend(self.graphs)
+            else:
+                graphs = store.extend(self.graphs, settings)
             self.cache[settings.names] = self.graphs, graphs
         return graphs if colours is None else colours.extend(graphs)
 
@@ -129,7 +136,10 @@ def from_dataset(recipe: Recipe, dataset: Dataset, seed: int) -> EvaluationData:
     targets = [Target(dataset.name, dataset.y, _fingerprint(content, splits))]
     if recipe.targets:
         targets = [_one_target(dataset, name, content, splits) for name in recipe.targets]
-    return EvaluationData(dataset.name, graphs, dataset.task, splits, {t.name: t for t in targets})
+    by_name = {target.name: target for target in targets}
+    return EvaluationData(
+        dataset.name, graphs, dataset.task, splits, by_name, dataset.feature_store
+    )
 
 
 def from_graphs(

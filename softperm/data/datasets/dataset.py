@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from softperm.data import features
 from softperm.data.collection import Collection, slice_graph
 from softperm.data.datasets.catalogue import Entry, catalogue_spelling, find_entry, known_names
 from softperm.data.datasets.prepared import Prepared, Recipe, Schema, Task, prepare
@@ -23,13 +26,58 @@ from softperm.data.datasets.splits import (
     read_folds,
     write_folds,
 )
-from softperm.data.datasets.store import Store, open_store
+from softperm.data.datasets.store import Store, file_digest, open_store
+from softperm.data.feature_settings import StructuralFeatures
 from softperm.errors import GraphError
-from softperm.files import exclusive
+from softperm.files import exclusive, write_atomically
 from softperm.progress import Report, progress_bars, silent
 from softperm.pyg import Data
 
 _PAPER_WITHOUT_ATTRIBUTES = ("PROTEINS",)  # the paper's table lists 3 labels and no attribute
+
+
+@dataclass(frozen=True)
+class FeatureStore:
+    """Structural features of a dataset, which are computed once and kept on disk.
+
+    Attributes:
+        folder: where the files are.
+        name: name of the dataset.
+        fingerprint: SHA-256 of its graphs.
+    """
+
+    folder: Path
+    name: str
+    fingerprint: str
+
+    def extend(self, graphs: Collection, settings: StructuralFeatures) -> Collection:
+        """The graphs with the features that are switched on, without colours.
+
+        A change of the code that computes features leads to another file; a damaged file is
+        written again.
+        """
+        if settings.names == StructuralFeatures().names:
+            return graphs
+        content = (self.fingerprint, settings.names, file_digest(Path(features.__file__)))
+        key = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+        path = self.folder / f"{self.name}-{key}.npy"
+        with exclusive(path):
+            known = _read_features(path, (len(graphs.structure), len(settings.names)))
+            if known is None:
+                known = features.VertexFeatures(settings).extend(graphs).structure.numpy()
+                buffer = io.BytesIO()
+                np.save(buffer, known, allow_pickle=False)
+                write_atomically(path, buffer.getvalue())
+        return replace(graphs, structure=torch.from_numpy(known))
+
+
+def _read_features(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """The array of a file; None if there is none, or another one."""
+    try:
+        table = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return table if table.shape == shape and table.dtype == np.float32 else None
 
 
 @dataclass(frozen=True)
@@ -102,6 +150,11 @@ class Dataset:
                 classes = self.y if self.task == "classification" else None
                 write_folds(place, make_folds(classes, len(self), seed))
         return read_folds(place, len(self))
+
+    @property
+    def feature_store(self) -> FeatureStore:
+        """Where structural features of these graphs are kept."""
+        return FeatureStore(self.store.cache / "features", self.name, self.fingerprint)
 
     def random_split(self, seed: int) -> Split:
         """80 / 10 / 10 % of the graphs at random, as the paper divides QM9.

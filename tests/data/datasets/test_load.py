@@ -13,6 +13,7 @@ from file_server import FileServer
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.catalogue import find_entry
 from softperm.data.datasets.splits import make_folds, write_folds
+from softperm.data.features import StructuralFeatures, VertexFeatures
 from softperm.data.formats.tu import read_tu, to_graphs
 
 
@@ -229,3 +230,31 @@ def test_every_published_address_is_protected() -> None:
         entry = find_entry(name)
         remotes = [*entry.files, *([entry.splits] if entry.splits else [])]
         assert all(str(r.url).startswith("https://") for r in remotes)
+
+
+def test_features_of_a_dataset_are_computed_once_and_again_if_their_file_is_damaged(
+    write_tu: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = load_dataset("TOY", write_tu())
+    settings = StructuralFeatures(walks=4, clustering=True)
+    expected = VertexFeatures(settings).extend(dataset.collection).structure
+    computed = []
+    real = VertexFeatures.extend
+
+    def counted(self, graphs):
+        computed.append(self.settings.names)
+        return real(self, graphs)
+
+    monkeypatch.setattr(VertexFeatures, "extend", counted)
+    for _ in range(2):
+        graphs = dataset.feature_store.extend(dataset.collection, settings)
+        assert torch.equal(graphs.structure, expected)
+    assert len(computed) == 1
+    (path,) = (dataset.store.cache / "features").glob("*.npy")
+    path.write_bytes(path.read_bytes()[:-8])
+    again = dataset.feature_store.extend(dataset.collection, settings)
+    assert torch.equal(again.structure, expected)
+    dataset.feature_store.extend(dataset.collection, StructuralFeatures(walks=5))
+    assert len(computed) == 3, "damaged, and other features"
+    plain = dataset.feature_store.extend(dataset.collection, StructuralFeatures())
+    assert plain is dataset.collection
