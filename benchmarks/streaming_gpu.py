@@ -1,0 +1,125 @@
+"""Molecules per second of ``embed`` on a GPU, and the share of time with a kernel running.
+
+    python benchmarks/streaming_gpu.py prepare .study     # with RDKit: molecules as JSON Lines
+    python benchmarks/streaming_gpu.py measure .study --out h200.json
+
+``prepare`` writes the molecules of ogbg-molhiv as node-link graphs and trains a small model, so
+that the machine that measures needs neither RDKit nor the dataset. ``measure`` embeds them from
+JSON Lines, and from a collection that is encoded already; both write parts of a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from softperm import PiGNNClassifier
+from softperm.data.formats import read_graphs
+from softperm.data.formats.shards import read_shards
+from softperm.estimators.settings import PAPER
+from softperm.estimators.streaming import ShardWorker, collection_shards, run_shards, write_table
+
+
+def prepare(folder: Path, data: Path) -> None:
+    """Writes ``molecules.jsonl.gz`` and ``model`` into a folder."""
+    from softperm.data.molecules import raw_graph_from_smiles
+
+    with gzip.open(data / "ogbg-molhiv/mapping/mol.csv.gz", "rt") as stream:
+        smiles = [row["smiles"] for row in csv.DictReader(stream)]
+    folder.mkdir(exist_ok=True)
+    with gzip.open(folder / "molecules.jsonl.gz", "wt", compresslevel=9) as out:
+        for text in smiles:
+            raw = raw_graph_from_smiles(text)
+            nodes = [{"id": i, "label": label} for i, label in enumerate(raw.label or [])]
+            links = [
+                {"source": int(u), "target": int(v), "label": label}
+                for u, v, label in zip(*raw.edges, raw.edge_label or [], strict=True)
+            ]
+            out.write(json.dumps({"nodes": nodes, "links": links}, separators=(",", ":")) + "\n")
+    few = smiles[:2000]
+    quick = {"latent_vertices": 20, "epochs": 2, "progress": False}
+    made = PiGNNClassifier(**{**PAPER, **quick})
+    made.fit(few, ["N" in text for text in few]).save(folder / "model")
+
+
+def embed(worker: ShardWorker, open_shards, rows: int) -> dict[str, float]:
+    """Time and rate of one run, and the share of it with a kernel running."""
+    with tempfile.TemporaryDirectory() as place:
+        parts = Path(place) / "parts"
+        worker = ShardWorker(
+            worker.model, worker.device, folder=parts, vectors=True, ending=worker.ending
+        )
+        torch.cuda.synchronize()
+        began = time.monotonic()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            write_table(worker, open_shards, Path(place) / "out.npz", {}, run_shards)
+            torch.cuda.synchronize()
+        seconds = time.monotonic() - began
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in profile.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    busy, until = 0.0, float("-inf")
+    for start, end in spans:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return {
+        "graphs": rows,
+        "seconds": round(seconds, 2),
+        "graphs_per_second": round(rows / seconds),
+        "share_with_a_kernel": round(busy / 1e6 / seconds, 3),
+    }
+
+
+def measure(folder: Path, out: Path) -> None:
+    """Writes the rates from JSON Lines and from an encoded collection."""
+    model, path = str(folder / "model"), folder / "molecules.jsonl.gz"
+    worker = ShardWorker(model, "cuda", vectors=True, folder=Path(), ending=".npz")
+    file = read_graphs(path)
+    graphs = worker.estimator.collect(file.graphs)
+    worker.estimator.vectors_of(worker.estimator._encode(graphs.select(torch.arange(512))))
+    repeated = graphs.select(torch.arange(len(graphs)).repeat(5))
+    ids = [str(i) for i in range(len(repeated))]
+    network = time.monotonic()
+    encoded = worker.estimator._encode(repeated)
+    features = time.monotonic() - network
+    network = time.monotonic()
+    worker.estimator.vectors_of(encoded)
+    network = time.monotonic() - network
+    result = {
+        "device": torch.cuda.get_device_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "json_lines": embed(worker, partial(read_shards, path), len(graphs)),
+        "collection": embed(worker, partial(collection_shards, repeated, ids, {}), len(repeated)),
+        "features_alone_graphs_per_second": round(len(repeated) / features),
+        "network_alone_graphs_per_second": round(len(repeated) / network),
+    }
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("action", choices=["prepare", "measure"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("SOFTPERM_DATA", "data")))
+    parser.add_argument("--out", type=Path, default=Path("streaming-gpu.json"))
+    args = parser.parse_args()
+    if args.action == "prepare":
+        prepare(args.folder, args.data)
+    else:
+        measure(args.folder, args.out)
+
+
+if __name__ == "__main__":
+    main()
