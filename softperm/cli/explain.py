@@ -16,7 +16,6 @@ from softperm.cli.console import called, give, lines, ready_file, ready_folder, 
 from softperm.cli.inputs import (
     DataRoot,
     Device,
-    Input,
     Json,
     Run,
     SmilesColumn,
@@ -109,7 +108,7 @@ def explain(
                     gains.append(write_curve(name, estimator, collection, i, explanation, number))
                 if pictures is not None and (graphs is not None or done < PICTURED):
                     stem = f"{done:04d}-{_file_name(name)}"
-                    _draw(pictures / stem, estimator, source, i, explanation, number)
+                    _draw(pictures / stem, estimator, collection, i, name, explanation, number)
         report("explaining", len(index), len(index))
     if pictures is not None and graphs is None and len(index) > PICTURED:
         say(f"drew the first {PICTURED} graphs; name others with --graphs")
@@ -228,36 +227,45 @@ def _write_curves(stream: Any) -> Callable[..., float]:
 def _draw(
     path: Path,
     estimator: PiGNNEstimator,
-    source: Input,
+    collection: Collection,
     i: int,
+    name: str,
     explanation: Explanation,
     output: int | None,
 ) -> None:
     """Writes the picture of a molecule as SVG, if the graph's name is its SMILES; else a PNG."""
-    from softperm.data.collection import Collection
     from softperm.explain import draw_explanation, draw_molecule
     from softperm.explore.plots import save
     from softperm.files import write_atomically
     from softperm.pyg import Data
 
-    name = source.ids[i]
-    graph = Data() if isinstance(source.graphs, Collection) else source.graphs[i]
-    if _is_molecule(name, graph):
+    labels = _labels(estimator, collection, i)
+    if estimator.molecules_ is not None or _is_molecule(name, labels):
         picture = draw_molecule(name, explanation, output)
         write_atomically(path.with_name(f"{path.name}.svg"), picture)
         return
+    graph = Data() if labels is None else Data(label=labels)
     save(draw_explanation(graph, explanation, output, name), path)
 
 
-def _is_molecule(name: str, graph: Any) -> bool:
+def _labels(estimator: PiGNNEstimator, collection: Collection, i: int) -> list[Any] | None:
+    """The first label of each vertex of a graph, as the training graphs have them."""
+    if collection.label is None or not estimator.vocabulary_.labels:
+        return None
+    names = estimator.vocabulary_.labels[0]
+    begin, end = collection.ptr[i : i + 2].tolist()
+    codes = collection.label[begin:end, 0].tolist()
+    return [names[code] if code >= 0 else "?" for code in codes]
+
+
+def _is_molecule(name: str, labels: list[Any] | None) -> bool:
     """Whether a graph's name is the SMILES of which its vertices are the heavy atoms."""
     from softperm.data.molecules import parse_smiles
 
     try:
-        atoms = [atom.GetSymbol() for atom in parse_smiles(name).GetAtoms()]
+        return labels == [atom.GetSymbol() for atom in parse_smiles(name).GetAtoms()]
     except (ImportError, ValueError):
         return False
-    return isinstance(graph, str) or graph.get("label") == atoms
 
 
 def _file_name(name: str) -> str:
