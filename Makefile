@@ -41,9 +41,11 @@ docs: $(INSTALLED)
 package: $(INSTALLED)
 	$(BIN)/python -m build
 
-$(INSTALLED): pyproject.toml constraints.txt
+# The index of torch depends on the machine, so that no list of hashes could cover it.
+$(INSTALLED): pyproject.toml constraints.txt requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement requirements.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(INSTALLED)
