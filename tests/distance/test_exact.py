@@ -37,7 +37,8 @@ def check_against_enumeration(a: np.ndarray, b: np.ndarray) -> None:
 
 def test_distance_equals_enumeration_on_two_thousand_pairs_up_to_seven_vertices():
     rng = np.random.default_rng(0)
-    matrices = [random_matrix(rng, n) for n in rng.integers(1, 8, size=400)]
+    sizes = np.concatenate([rng.integers(1, 7, size=360), np.full(40, 7)])  # 7! takes longest
+    matrices = [random_matrix(rng, n) for n in sizes]
     codes = Codes(labels=False, edge_labels=False)
     packed = pack(as_graphs(matrices), codes)  # once, and not for each pair
     model = Frobenius().model(codes)

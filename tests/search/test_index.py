@@ -25,7 +25,7 @@ def brute_force(query: nx.Graph, graphs: list[nx.Graph], costs: EditCosts) -> np
 
 @pytest.mark.parametrize("costs", [EditCosts.edges(), EditCosts(), EditCosts.edges(2.0)], ids=str)
 def test_nearest_and_within_equal_brute_force(collection, costs):
-    graphs = collection[:70]
+    graphs = collection[:45]
     index = GraphIndex.build(graphs, costs=costs)
     for query in [*collection[70:80], graphs[3]]:
         distances = brute_force(query, graphs, costs)
