@@ -116,6 +116,8 @@ def train_run(
         written += f" and {_draw_some(estimator, data, out / 'pictures')} pictures"
         write_atomically(out / "result.json", as_text(result))
         (out / CHECKPOINT).unlink(missing_ok=True)
+    better = "higher" if data.task.higher_is_better else "lower"
+    log(f"scores are {data.task.metric}, where {better} is better")
     log(written)
     return result
 

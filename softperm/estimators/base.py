@@ -832,8 +832,8 @@ def _measure_sharpness(model: PiGNN, train: Examples) -> Sharpness:
     if sharpness.row_entropy > UNIFORM_ENTROPY:
         warnings.warn(
             f"the soft permutations are nearly uniform (row entropy {sharpness.row_entropy:.3f} of "
-            "1), so aligned matrices say little more than how many edges a graph has: try "
-            "compare='cosine', more vertex features, or more epochs",
+            "1), so aligned matrices say little more than how many edges a graph has: more "
+            "features or labels of vertices, or more epochs, may tell vertices apart",
             UniformPermutationsWarning,
             stacklevel=4,
         )
