@@ -49,7 +49,7 @@ def test_a_network_answers_for_an_empty_graph_as_for_padding_alone(variant):
 
 @pytest.mark.filterwarnings("ignore:.*have no vertices", "ignore:.*nearly uniform")
 def test_an_empty_graph_contributes_nothing_to_its_prediction():
-    model = PiGNNRegressor(**SMALL).fit(graphs(), np.arange(12.0))
+    model = PiGNNRegressor(**SMALL, head="mlp").fit(graphs(), np.arange(12.0))
     (explanation,) = model.explain([NONE])
     np.testing.assert_allclose(explanation.outputs, explanation.baseline, rtol=1e-10)
 

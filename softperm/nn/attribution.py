@@ -388,7 +388,9 @@ class _Parts:
         if view is attribute_view:
             return d @ g  # (…, C, N, F)
         if view is encoded_view:
-            encoded = batch.encoded.detach().view(*d.shape[:-1], -1)  # (…, 1, N, H)
+            encoded = batch.encoded.detach().view(
+                *d.shape[:-1], batch.encoded.shape[-1]
+            )  # (…, 1, N, H)
             return ((d @ g) * encoded).sum(-1, keepdim=True)
         if _plain(view) in (adjacency_view, weighted_adjacency_view):
             power = view.keywords["power"] if isinstance(view, partial) else 1
