@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from softperm.data.attributes import choose_fields
 from softperm.data.canonical import canonicalise
 from softperm.data.collection import Collection
 from softperm.data.formats.json_lines import node_link_graph
@@ -244,7 +245,8 @@ class Answers:
             if isinstance(given.get(key), list) and len(given[key]) > most:
                 raise RequestError(f"{name} has more than {most} {key}")
         with errors_about_graph(0, name):
-            return canonicalise(node_link_graph(given))[0]
+            raw = choose_fields(node_link_graph(given), self.estimator.field_names)
+            return canonicalise(raw)[0]
 
 
 def one_graph(collection: Collection, i: int) -> Collection:

@@ -404,7 +404,7 @@ def _explain(
     estimator: PiGNNEstimator, graphs: Any, drawings: Drawings, count: int, report: Report
 ) -> dict[int, StoredExplanation]:
     """Explanations of evenly spread graphs that are not too large to draw."""
-    if count <= 0:
+    if count <= 0 or estimator.head == "forest":  # trees alone have no contributions
         return {}
     sizes = np.diff(drawings.ptr)
     chosen = np.unique(np.linspace(0, len(sizes) - 1, count).astype(int))

@@ -61,7 +61,7 @@ def address(answers):
 
 def send(address, method, path, body=b"", **headers):
     """Status, headers and body of an answer."""
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
