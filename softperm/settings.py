@@ -45,7 +45,7 @@ class Rule:
         """Raises ValueError unless ``value`` is allowed for the setting ``name``."""
         if value is None and self.optional:
             return
-        if isinstance(value, Integral) and not -(2**63) <= value < 2**63:
+        if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63:
             raise ValueError(f"{name} must be below 2**63; got {value}")
         if not self._allows(value):
             raise ValueError(f"{name} must be {self.expectation}; got {value!r}")
@@ -68,7 +68,7 @@ class Rule:
         return number and self._in_range(value)
 
     def _in_range(self, value: int | float) -> bool:
-        if isinstance(value, Integral) and not -(2**63) <= value < 2**63:
+        if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63:
             return False
         low = self.at_least is None or value >= self.at_least
         high = self.below is None or value < self.below

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -117,6 +118,19 @@ FAST = {
     "progress": False,
 }  # fmt: skip
 """Settings of an estimator that trains in a moment: a small network of the paper."""
+
+
+def as_options(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as options of the command line."""
+    options = []
+    for name, value in settings.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            options.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            options += [f"--{option}", "none" if value is None else text]
+    return options
 
 
 def labelled_path(labels: str) -> nx.Graph:

@@ -175,7 +175,10 @@ def evaluate(
             for cell in cells_of(complete):
                 log(f"{cell.dataset}, {cell.model}: {cell.metric_name}: {shown(cell)}")
             if keep_best:
-                kept |= _keep_best(cells_of(complete), source, plan, out, device, seed, log)
+                try:
+                    kept |= _keep_best(cells_of(complete), source, plan, out, device, seed, log)
+                except ValueError as error:
+                    _note(str(error), errors, log)
         if records:
             fingerprints = {record.run.dataset: record.fingerprint for record in records}
             done, left = _complete(find_records(out / "records"), fingerprints)

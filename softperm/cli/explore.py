@@ -173,7 +173,7 @@ def _need_server() -> None:
 
 
 def _serve(source: _Source, contents: Contents, host: str, port: int) -> None:
-    """Serves until Ctrl-C; warnings of the model about a request go into its answer."""
+    """Serves until Ctrl-C."""
     from softperm.explore.answers import Answers
     from softperm.explore.server import HERE, build_app, serve
     from softperm.explore.write_page import page_html

@@ -149,7 +149,7 @@ def compute_table(
         from softperm.training.devices import find_device
 
         worker = streaming.ShardWorker(
-            model_folder(run), find_device(device).type, folder=_parts_folder(out), ending=ending,
+            model_folder(run), str(find_device(device)), folder=_parts_folder(out), ending=ending,
             symmetrise=symmetrise, strict=strict, **options,
         )  # fmt: skip
         columns = {"smiles_column": smiles_column, "id_column": id_column}

@@ -20,6 +20,10 @@ from softperm.data.field_settings import STANDARD, FieldNames
 Rows = Sequence[Mapping[str, Any]]
 
 
+_GENERATED = ("bipartite", "block")
+"""Vertex attributes that NetworkX's generators set; they are not mentioned as unused."""
+
+
 def graph_from_lists(
     names: Sequence[Hashable],
     vertices: Rows,
@@ -102,7 +106,7 @@ def choose_fields(raw: RawGraph, fields: FieldNames = STANDARD) -> RawGraph:
         listed=None,
         columns=columns,
     )
-    unused = {} if fields.vertices_chosen else vertices.others(("label", "x"))
+    unused = {} if fields.vertices_chosen else vertices.others(("label", "x", *_GENERATED))
     unused_edges = {} if fields.edges_chosen else edges.others(raw.edge_names)
     codes = None if fields.vertices_chosen else vertices.whole_numbers("x")
     if not unused and not unused_edges and codes is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from softperm.estimators.settings import PAPER
+
 if TYPE_CHECKING:
     from softperm.estimators.aligner import PiGNNAligner
     from softperm.estimators.classifier import PiGNNClassifier
     from softperm.estimators.regressor import PiGNNRegressor
 
-__all__ = ["PiGNNAligner", "PiGNNClassifier", "PiGNNRegressor"]
+__all__ = ["PAPER", "PiGNNAligner", "PiGNNClassifier", "PiGNNRegressor"]
 
 
 def __getattr__(name: str) -> object:

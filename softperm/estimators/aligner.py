@@ -119,7 +119,7 @@ class PiGNNAligner(PiGNNEstimator):
         vocabulary = Vocabulary.learn(listed, columns)
         collection = vocabulary.encode(listed)
         chosen = sample_graphs(collection, settings["sample"], settings["seed"])
-        table = self._exact_distances([listed[int(i)] for i in chosen])
+        table, self.proven_pairs_ = self._exact_distances([listed[int(i)] for i in chosen])
         task = Distances(torch.from_numpy(table).float(), settings["dimensions"])
         targets = torch.arange(len(chosen))[:, None]
         fraction, seed = settings["validation_fraction"], settings["seed"]
@@ -127,8 +127,11 @@ class PiGNNAligner(PiGNNEstimator):
         data = TrainingData(collection.select(chosen), targets, task, split, vocabulary)
         return self._train(data, device)
 
-    def _exact_distances(self, graphs: list[Data]) -> Float[np.ndarray, "n n"]:
-        """Distances of all pairs; the middle of the interval where one is not proven in time."""
+    def _exact_distances(self, graphs: list[Data]) -> tuple[Float[np.ndarray, "n n"], float]:
+        """Distances of all pairs, and the share of them that is proven.
+
+        A distance that is not proven in time is the middle of its interval.
+        """
         intervals = frobenius_intervals(
             graphs,
             labels=any("label" in graph for graph in graphs),
@@ -136,19 +139,19 @@ class PiGNNAligner(PiGNNEstimator):
             time_limit=float(self.pair_seconds),
             progress=bool(self.progress),
         )
-        self.proven_pairs_ = float(intervals.exact.mean())
-        return (intervals.distance + intervals.lower_bound) / 2
+        middle = (intervals.distance + intervals.lower_bound) / 2
+        return middle, float(intervals.exact.mean())
 
-    def transform(self, graphs: Graphs | Collection) -> np.ndarray:
-        """The vector (B, dimensions) of each graph."""
-        return self._outputs(graphs).numpy()
+    def vectors_of(self, graphs: Collection) -> Float[np.ndarray, "b F"]:
+        """The vector of each graph of an encoded collection."""
+        return self.outputs_of(graphs, torch.arange(len(graphs))).numpy()
 
     def score(self, graphs: Graphs, y: Any = None) -> float:
         """The correlation of the vectors' distances with the exact distances of all pairs."""
         self._check_fitted()
         listed, _ = read_list(graphs, self.symmetrise, self.field_names, again=True)
         vectors = self._outputs(self.vocabulary_.encode(listed))
-        table = torch.from_numpy(self._exact_distances(listed)).float()
+        table = torch.from_numpy(self._exact_distances(listed)[0]).float()
         task = Distances(table, vectors.shape[1])
         return task.score(vectors, torch.arange(len(listed))[:, None])
 

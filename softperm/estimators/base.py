@@ -234,7 +234,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.forest_ = None
         if interruption is not None:
             raise interruption
-        if "forest" in config.head and not result.interrupted:
+        if "forest" in config.head:
             self.forest_ = self._grow_forest(train, settings)
         return self
 
@@ -360,7 +360,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         tolerance: float = 2e-5,
     ) -> Iterator[Explanation]:
         """The results of :meth:`explain` one after the other, for the graphs at ``index``."""
-        if self.head == "forest":
+        if self.head == "forest" and self.forest_ is not None:
             raise ValueError(
                 "the head forest predicts by trees alone, which have no contributions: fit with "
                 "the head mlp or mlp+forest"
@@ -521,11 +521,13 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             estimator._check_fits(models)
             forest = config.get("forest")
             estimator.forest_ = None if forest is None else GraphForest.from_config(forest, arrays)
+            if forest is not None and forest["outputs"] > estimator.task_.outputs:
+                raise ValueError(f"its forest has {forest['outputs']} outputs")
         except KeyError as problem:
-            raise FolderError(f"{folder}: config.json lacks {problem}") from None
+            raise FolderError(f"{folder}: its configuration lacks {problem}") from None
         except (TypeError, ValueError, AttributeError) as problem:
             detail = " ".join(str(problem).split())
-            raise FolderError(f"{folder}: config.json is damaged: {detail}") from None
+            raise FolderError(f"{folder}: its configuration is damaged: {detail}") from None
         estimator.device = device or estimator.device
         estimator.models_ = tuple(each.to(find_device(estimator.device)) for each in models)
         estimator.model_ = estimator.models_[0]

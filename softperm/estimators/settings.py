@@ -132,6 +132,7 @@ PAPER: dict[str, Any] = {
     },
     "scaling": "raw",
     "capacity": "auto",
+    "epochs": 300,
     "validation_fraction": 0.1,
 }
 """Settings that make an estimator the paper's π-GNN: ``PiGNNClassifier(**PAPER)``."""

@@ -9,7 +9,6 @@ computed by one thread, with batches that never reach beyond it.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -510,19 +509,28 @@ def write_table(
                 summary, count = summary.plus(part), count + 1
             summary.warn()
             if summary.problems == summary.rows:
-                shutil.rmtree(folder)
+                _remove_parts(folder)
                 raise ValueError(summary.first_problem or f"{identity['data']} holds no graphs")
             score = {} if worker.vectors else score_parts(worker, count)
             parts = [worker.part(number) for number in range(count)]
             if folder != out:
                 join_parts(parts, worker.names, out)
-                shutil.rmtree(folder)
+                _remove_parts(folder)
                 return summary, score
             content = {**identity, "parts": [part.name for part in parts], **asdict(summary)}
             write_atomically(folder / "manifest.json", json.dumps(content, indent=1))
     except BlockingIOError:
         raise ValueError(f"another command is writing {out}: wait for it to end") from None
     return summary, score
+
+
+def _remove_parts(folder: Path) -> None:
+    """Removes what a run has written, and the folder if nothing else is in it."""
+    for path in folder.iterdir():
+        if path.name.startswith(("part-", "run.")):
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _check_identity(folder: Path, identity: dict[str, Any], keep: bool) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -124,8 +124,8 @@ class Answers:
 
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
         """Contributions of the vertices and edges of one ``graph`` to each output."""
-        graphs = self._one(request, "graph")
-        size = int(self._encode(graphs).sizes[0])
+        graphs = self._collect(self._one(request, "graph"))
+        size = int(self.estimator.collect(graphs).sizes[0])
         if size > self.limits.explained_vertices:
             raise RequestError(
                 f"graph: it has {size} vertices; explanations are for up to "
@@ -209,19 +209,23 @@ class Answers:
                 f"{name}: position must be a whole number from 0 to {len(self.contents) - 1}"
             )
         if isinstance(self.graphs, Collection):
-            return one_graph(self.graphs, position)
+            return self.graphs.select(torch.tensor([position]))
         return [self.graphs[position]]
 
     def _encode(self, graphs: list[Any] | Collection) -> Collection:
         """The graphs as the network reads them, if they are within the limits."""
+        return self.estimator._encode(self._collect(graphs))
+
+    def _collect(self, graphs: list[Any] | Collection) -> list[Any] | Collection:
+        """SMILES, or graphs encoded by the model's vocabulary, if they are within the limits."""
         if isinstance(graphs, Collection):
-            return self.estimator._encode(graphs)
+            return graphs
         if self.estimator.molecules_ is not None and not all(isinstance(g, str) for g in graphs):
             raise RequestError("this model reads molecules: send SMILES")
         canonical = [as_graph(each, i) for i, each in enumerate(graphs)]
         for i, graph in enumerate(canonical):
             self._check_size(graph, i)
-        return self.estimator._encode(graphs if self.estimator.molecules_ else canonical)
+        return graphs if self.estimator.molecules_ else self.estimator.vocabulary_.encode(canonical)
 
     def _check_size(self, graph: Data, i: int) -> None:
         limits = self.limits
@@ -246,32 +250,7 @@ class Answers:
                 raise RequestError(f"{name} has more than {most} {key}")
         with errors_about_graph(0, name):
             raw = choose_fields(node_link_graph(given), self.estimator.field_names)
-            return canonicalise(raw)[0]
-
-
-def one_graph(collection: Collection, i: int) -> Collection:
-    """A collection of one graph of another."""
-    v, e = (
-        slice(*collection.ptr[i : i + 2].tolist()),
-        slice(*collection.edge_ptr[i : i + 2].tolist()),
-    )
-    zero = collection.ptr[:1] * 0
-
-    def rows(values: Any, part: slice) -> Any:
-        return None if values is None else values[part]
-
-    return replace(
-        collection,
-        ptr=torch.cat([zero, zero + (v.stop - v.start)]),
-        edge_ptr=torch.cat([zero, zero + (e.stop - e.start)]),
-        edge_index=collection.edge_index[:, e],
-        structure=collection.structure[v],
-        label=rows(collection.label, v),
-        x=rows(collection.x, v),
-        edge_label=rows(collection.edge_label, e),
-        edge_attr=rows(collection.edge_attr, e),
-        edge_weight=rows(collection.edge_weight, e),
-    )
+            return canonicalise(raw, self.estimator.symmetrise)[0]
 
 
 def _comparable(drawings: Drawings) -> Data:

@@ -180,7 +180,7 @@ def draw(
         *place.T, c=colour, s=size, cmap="turbo", edgecolors="black", linewidths=0.4, zorder=2,
         clip_on=False, **scale,
     )  # fmt: skip
-    axis.set_aspect("equal")
+    axis.set_aspect("equal", adjustable="datalim")
     axis.margins(0.08)
     axis.set_axis_off()
     return drawn

@@ -457,6 +457,7 @@ def _in_background(
     future = thread_pool().submit(work)
     while not wait([future], timeout=POLL_SECONDS).done:
         if interrupted():
+            future.cancel()
             raise KeyboardInterrupt
         yield
     return future.result()
@@ -595,7 +596,8 @@ def _grow_forest(
         return _Predictions(*outputs)
 
     predictions = yield from _in_background(grow, interrupted)
-    data.cache[key] = graphs, predictions
+    if not settings.forest_vectors:
+        data.cache[key] = graphs, predictions
     return predictions
 
 

@@ -32,6 +32,7 @@ MOST_GRAPHS = 50_000  # of which trees are grown
 MOST_SAMPLES = 10_000  # graphs of one tree
 MOST_COLOURS = 1024  # of each round
 _AT_ONCE = 4096  # graphs whose rows are in memory together
+_DTYPES = {"threshold": torch.float64, "value": torch.float32}  # all others are int32
 _LEAST = 1e-4  # probability of a class that no tree gives
 
 
@@ -124,6 +125,9 @@ class Trees:
         names = {f.name for f in fields(cls) if f.name != "outputs"}
         if set(tensors) != names or any(t.ndim != 1 for t in tensors.values()):
             raise ValueError(f"a forest has the vectors {', '.join(sorted(names))}")
+        for name, tensor in tensors.items():
+            if tensor.dtype != _DTYPES.get(name, torch.int32):
+                raise ValueError(f"{name} of its forest has the type {tensor.dtype}")
         trees = cls(**{name: tensors[name].numpy() for name in names}, outputs=outputs)
         trees._check(columns)
         return trees
@@ -145,7 +149,8 @@ class Trees:
             and bool((child > np.arange(nodes)).all())  # children come later: no path is endless
             and int(self.leaf_ptr[0]) == 0
             and int(self.leaf_ptr[-1]) == len(self.value)
-            and bool((np.diff(self.leaf_ptr) >= 0).all())
+            and within(self.leaf_ptr, len(self.value) + 1)
+            and bool((self.leaf_ptr[1:] >= self.leaf_ptr[:-1]).all())
             and within(self.output, self.outputs)
         )
         if not whole:
@@ -209,7 +214,8 @@ class GraphForest:
         Args:
             graphs: all graphs, with the structural features of the network.
             index: the training graphs; no others are looked at.
-            y: targets of all graphs, (B,) or (B, T); a missing one (NaN) counts as the mean.
+            y: targets of all graphs, (B,) or (B, T); a missing one (NaN) counts as the mean of
+                those that are there, or as 0.
             task: of the targets.
             align: gives aligned vectors, which the trees then read too; none by default.
             trees: number of trees.
@@ -244,7 +250,9 @@ class GraphForest:
             forest = RandomForestClassifier(**settings).fit(rows, targets, shares)
             codes = forest.classes_.astype(np.int64)
         else:
-            known = np.where(np.isnan(targets), np.nanmean(targets, axis=0), targets)  # (b, T)
+            there = ~np.isnan(targets)  # (b, T)
+            usual = np.where(there, targets, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+            known = np.where(there, targets, usual)
             forest = RandomForestRegressor(**settings)
             forest.fit(rows, known[:, 0] if known.shape[1] == 1 else known, shares)
             codes = np.arange(known.shape[1])

@@ -276,7 +276,7 @@ def test_a_bare_network_is_no_trained_estimator(data, tmp_path):
     from softperm.nn.model import ModelConfig, build
 
     build(ModelConfig(2), seed=0).save(tmp_path)
-    refused("holds a PiGNN, not a trained classifier or regressor", "predict", tmp_path, data)
+    refused("holds a PiGNN, not a trained estimator", "predict", tmp_path, data)
 
 
 def test_graphs_with_other_fields_than_in_training_are_said(run, tmp_path):

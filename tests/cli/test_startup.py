@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import FAST, rings_and_cliques, write_json_lines
+from samples import FAST, as_options, rings_and_cliques, write_json_lines
 
 from softperm import PiGNNClassifier
+from softperm.estimators.settings import PAPER
 
 PREDICT = """
 import sys
@@ -89,6 +90,6 @@ def run(data: Path, out: Path, devices: int) -> dict:
     """The weights after training in so many processes."""
     options = "--epochs 2 --latent-vertices 3 --hidden 4 --batch-size 8 --device cpu --no-progress"
     command = [sys.executable, "-m", "softperm", "train", str(data), "--out", str(out)]
-    command += [*options.split(), "--devices", str(devices)]
+    command += [*as_options(PAPER), *options.split(), "--devices", str(devices)]
     subprocess.run(command, capture_output=True, text=True, check=True)
     return PiGNNClassifier.load(out / "model").model_.state_dict()

@@ -246,7 +246,7 @@ def test_directed_graphs_are_answered_with_the_option(tmp_path):
     path = write_json_lines(tmp_path / "g.jsonl", arcs, kind=NAMES)
     done = run_command("train", path, "--out", tmp_path / "run", *FAST)
     assert done.exit_code == 2
-    assert "--symmetrise on the command line) to treat every edge" in done.stderr
+    assert "set symmetrise to treat every edge" in done.stderr
 
 
 def test_pictures_are_of_graphs_of_different_sizes(monkeypatch, tmp_path):

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from samples import run_command, same_weights
+from samples import as_options, run_command, same_weights
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.cli.inputs import model_folder
 from softperm.data.datasets import load_dataset
+from softperm.estimators.settings import PAPER
 from softperm.explore import plots
 from softperm.training import sources
 from softperm.training.data import TrainingData
@@ -20,7 +21,10 @@ from softperm.training.loop import OneModel, predict
 from softperm.training.tasks import MultiLabel, Regression
 
 pytest.importorskip("rdkit")
-FAST = ("--epochs", 3, "--latent-vertices", 4, "--hidden", 8, "--batch-size", 8, "--device", "cpu")
+FAST = (
+    *as_options({k: v for k, v in PAPER.items() if k != "validation_fraction"}),
+    "--epochs", 3, "--latent-vertices", 4, "--hidden", 8, "--batch-size", 8, "--device", "cpu",
+)  # fmt: skip
 PATH = [(1, 2), (2, 1), (2, 3), (3, 2)]
 SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "C#N", "CCN", "OCCO", "c1ccncc1", "CF", "CCF", "C=C"]
 
@@ -154,9 +158,9 @@ def test_a_dataset_is_trained_on_its_split_and_its_model_reads_tables_and_datase
         done = run_command("embed", run, source, "--out", vectors, *place)
         assert done.exit_code == 0, done.output
         header, *lines = csv.reader(vectors.read_text().splitlines())
-        assert header[1:] == estimator.get_feature_names_out().tolist()
+        assert header[1:] == [*estimator.get_feature_names_out(), "problem"]
         aligned = torch.from_numpy(estimator.transform(data.graphs)[:count])
-        found = torch.tensor([list(map(float, row[1:])) for row in lines])
+        found = torch.tensor([list(map(float, row[1:-1])) for row in lines])
         torch.testing.assert_close(found, aligned, rtol=1e-5, atol=1e-5)
 
 
@@ -222,13 +226,13 @@ def test_the_task_follows_from_dataset_and_targets(root):
     energy = read("QM9", root, ["alpha"], seed=3)
     assert isinstance(energy.task, Regression)
     assert energy.y[:, 0].tolist() == pytest.approx([i / 7 for i in range(30)])
-    assert [len(part) for part in (energy.split.validation, energy.split.test)] == [3, 3]
+    assert [len(part) for part in (energy.split.validation, energy.split.test)] == [0, 3]
 
 
 def test_fractions_replace_the_official_split(root):
     fractions = {"test_fraction": 0.2, "validation_fraction": None}
     data = sources.from_dataset(load_dataset("ogbg-molhiv", root), None, **fractions, seed=0)
-    assert [len(part) for part in (data.split.validation, data.split.test)] == [2, 6]
+    assert [len(part) for part in (data.split.validation, data.split.test)] == [0, 6]
     assert data.split.test.tolist() != read("ogbg-molhiv", root).split.test.tolist()
 
 
@@ -240,7 +244,10 @@ def test_the_unit_of_an_error_is_told(root, tmp_path):
 def test_embedding_and_one_hot_are_two_networks(root):
     data = read("ogbg-molhiv", root)
     configs = []
-    for settings in ({}, {"categories": "embedding", "embedding_size": 7, "capacity": None}):
+    for settings in (
+        {"capacity": "auto"},
+        {"categories": "embedding", "embedding_size": 7, "capacity": None},
+    ):
         configs.append(PiGNNClassifier(**settings).model_config(data))
     hot, embedded = configs
     assert (hot.attribute_size, hot.edge_attribute_size) == (174, 13)

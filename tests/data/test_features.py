@@ -112,7 +112,7 @@ def many_kinds() -> list[nx.Graph]:
         nx.cycle_graph(8),
         nx.star_graph(70),
         nx.windmill_graph(12, 7),
-        nx.convert_node_labels_to_integers(nx.hexagonal_lattice_graph(3, 3)),
+        nx.convert_node_labels_to_integers(nx.hexagonal_lattice_graph(3, 3, with_positions=False)),
         nx.empty_graph(3),
         nx.disjoint_union(nx.cycle_graph(5), nx.empty_graph(2)),
     ]

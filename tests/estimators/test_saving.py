@@ -102,11 +102,11 @@ def nested(config: dict, key: str, **values) -> dict:
 SPOILT = {
     "an unknown key": (
         lambda c: {**c, "surprise": 1},
-        "config.json is damaged: unknown keys: surp",
+        "its configuration is damaged: unknown keys: surp",
     ),
     "an unknown setting": (
         lambda c: nested(c, "params", depth=3),
-        "config.json is damaged: .*depth",
+        "its configuration is damaged: .*depth",
     ),
     "an unknown model setting": (
         lambda c: nested(c, "model", depth=3),
@@ -114,28 +114,31 @@ SPOILT = {
     ),
     "a wrong setting": (
         lambda c: nested(c, "params", latent_vertices=0),
-        "config.json is damaged: latent_vertices must be",
+        "its configuration is damaged: latent_vertices must be",
     ),
     "no settings": (lambda c: {k: v for k, v in c.items() if k != "params"}, "lacks 'params'"),
-    "settings that are a list": (lambda c: {**c, "params": [1]}, "config.json is damaged"),
+    "settings that are a list": (lambda c: {**c, "params": [1]}, "its configuration is damaged"),
     "no model": (lambda c: {k: v for k, v in c.items() if k != "model"}, "do not fit"),
     "a model that is a word": (lambda c: {**c, "model": "large"}, "do not fit"),
     "another size": (lambda c: nested(c, "model", hidden=9), "do not fit: .*size mismatch"),
     "no classes": (lambda c: {**c, "targets": {}}, "lacks 'classes'"),
     "other classes": (
         lambda c: nested(c, "targets", classes=[1, 2, 3]),
-        "config.json is damaged: its model has outputs 2, its targets and vocabulary 3",
+        "its configuration is damaged: its model has outputs 2, its targets and vocabulary 3",
     ),
     "classes that are null": (
         lambda c: nested(c, "targets", classes=[None, 1]),
-        "config.json is damaged: graph 0: it has no class",
+        "its configuration is damaged: graph 0: it has no class",
     ),
     "other labels": (
         lambda c: nested(c, "vocabulary", labels=[["a", "b", "c"]]),
         "has attribute_size 2, its targets and vocabulary 3",
     ),
     "a damaged vocabulary": (lambda c: {**c, "vocabulary": {}}, "damaged: vocabulary: expected"),
-    "an epoch that is a word": (lambda c: {**c, "best_epoch": "last"}, "config.json is damaged"),
+    "an epoch that is a word": (
+        lambda c: {**c, "best_epoch": "last"},
+        "its configuration is damaged",
+    ),
 }
 
 

@@ -284,7 +284,8 @@ def test_a_forest_without_aligned_vectors_is_grown_once_for_all_networks(monkeyp
         GraphForest, "fit", lambda *a, **k: (grown.append(k["seed"]), real(*a, **k))[1]
     )
     fresh = replace(DATA, cache={})
-    sizes = [{**HEADS[1], "latent_vertices": p} for p in (2, 3)] + [HEADS[2]]
+    heads = [{**HEADS[1], "latent_vertices": p} for p in (2, 3)] + [HEADS[2]]
+    sizes = [{**head, "forest_vectors": False} for head in heads]
     for job in selection_jobs(fresh, Contender("pi-gnn", tuple(sizes)), PROTOCOL):
         train(job, fresh)
     assert sorted(grown) == [*range(FOLDS)]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from softperm.cli.evaluation_folder import classes_in
 from softperm.lab.records import COLLECTED, find_records
 from softperm.lab.report import as_csv, in_order, latex, markdown
 from softperm.lab.tables import cells_of
@@ -17,7 +18,7 @@ def test_records_make_the_same_tables_again(folder):
     cells = in_order(cells_of(find_records(folder)))
     table = (folder / "table.md").read_text(encoding="utf-8")
     title = table.partition("\n")[0].removeprefix("# ")
-    assert markdown(cells, title) == table
+    assert markdown(cells, title, classes=classes_in(folder)) == table
     assert as_csv(cells) == (folder / "table.csv").read_text(encoding="utf-8")
     assert latex(cells) == (folder / "table.tex").read_text(encoding="utf-8")
 

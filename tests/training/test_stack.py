@@ -32,7 +32,8 @@ def networks(variant: dict, outputs: int = 2) -> list:
     for seed, capacity in zip(SEEDS, (12, 9), strict=True):
         own = {**settings, "capacity": capacity if settings["capacity"] else None}
         config = ModelConfig(outputs, latent_vertices=5, hidden=6, layers=2, **own)
-        made.append(break_ties(build(config, seed).double(), seed))
+        model = build(config, seed).double()
+        made.append(break_ties(model, seed) if variant["head"] == "conv" else model)
     return made
 
 

@@ -119,7 +119,7 @@ def test_rows_of_bytes_that_are_not_text_are_named(tmp_path):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "MAX_LINE", 100)
+    monkeypatch.setenv("SOFTPERM_MAX_LINE", "100")
     (tmp_path / "t.csv").write_text("smiles\nC\n" + "C" * 101)
     with pytest.raises(ValueError, match=r"t.csv line 3 is longer than"):
         rows_of(tmp_path / "t.csv", 10)

@@ -69,7 +69,10 @@ BAD = {
         "id,name\n1,2\n",
         "t.csv: expected a column 'smiles' of SMILES, found the columns id, name",
     ),
-    "two of them": ("smiles,SMILES\nC,C\n", "found the columns smiles, SMILES; name the column"),
+    "two of them": (
+        "smiles,SMILES\nC,C\n",
+        "found the columns smiles, SMILES; name it with smiles_column",
+    ),
     "same name twice": ("smiles,a,a\nC,1,2\n", "t.csv: column 'a' appears twice"),
     "empty file": ("", "t.csv has no header line"),
     "short row": (
