@@ -129,6 +129,8 @@ def _read(
     from softperm.search import GraphIndex
 
     settings = _read_json(Path(run) / "config.json")
+    if not settings:
+        load_model(run, device)  # says what is missing
     if data is None:
         data = settings.get("dataset") or settings.get("data")
         if not isinstance(data, str):

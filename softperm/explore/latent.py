@@ -18,7 +18,7 @@ class Share:
     """How often a kind of vertex occurs.
 
     Attributes:
-        name: of the kind.
+        name: name of the kind, such as a label.
         here: its share of the assignments to one latent vertex.
         overall: its share of all assignments.
     """

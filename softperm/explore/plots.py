@@ -92,7 +92,7 @@ def log_where_wide(axis: Axes) -> None:
 def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figure:
     """A graph and its soft permutation in four panels.
 
-    The graph with each vertex coloured by its strongest latent vertex, D, A, and DᵀAD.
+    The graph with each vertex in the mixed colours of its latent vertices, D, A, and DᵀAD.
 
     Args:
         graph: a canonical graph of N vertices.
@@ -214,10 +214,18 @@ def drawings(dataset: Dataset, count: int = 6) -> Figure:
 
 
 def _draw_graph(axis: Axes, graph: Data, d: np.ndarray) -> None:
-    """The graph, vertices coloured by their strongest latent vertex."""
+    """The graph, each vertex in the colours of its latent vertices, mixed by their shares.
+
+    Vertices with the same row of D have the same colour, and a uniform row has the mean colour.
+    """
     size = max(20, 400 // max(len(d), 1) ** 0.5)
     drawn = draw(axis, graph, d.argmax(axis=1), size, colours=d.shape[1])
     whole = MaxNLocator(integer=True)
     assert axis.figure is not None
-    axis.figure.colorbar(drawn, ax=axis, shrink=0.8, label="strongest latent vertex", ticks=whole)
+    axis.figure.colorbar(drawn, ax=axis, shrink=0.8, label="latent vertex", ticks=whole)
+    palette = drawn.to_rgba(np.arange(d.shape[1]))  # (P, 4)
+    mass = d.sum(axis=1, keepdims=True)
+    shares = np.where(mass > 0, d, 1.0) / np.where(mass > 0, mass, d.shape[1])  # (N, P)
+    drawn.set_array(None)
+    drawn.set_facecolor(np.clip(shares @ palette, 0, 1))
     axis.set_title("graph")

@@ -318,7 +318,7 @@ class RayExecutor:
 
 
 def _check_reachable(cluster: str) -> None:
-    """Raises ConnectionError if a cluster is gone; Ray would end this process without a word."""
+    """Raises ConnectionError if a cluster is gone; Ray would end this process without a message."""
     host, _, port = cluster.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=POLL_SECONDS):

@@ -1,4 +1,4 @@
-"""Attributes by the user's names: read where asked for, and never left out without a word."""
+"""Attributes under the user's names: they are read on request, and unused ones are reported."""
 
 import json
 import warnings

@@ -22,7 +22,7 @@ COMMIT = "a" * 40
 
 @dataclass
 class Hub:
-    """What a Hub holds, and what it was asked."""
+    """The files of a local stand-in for the Hub, and the requests that it received."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     created: list[dict] = field(default_factory=list)
