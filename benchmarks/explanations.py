@@ -29,7 +29,7 @@ from torch_geometric.nn import GINConv, global_mean_pool
 
 from softperm import PiGNNClassifier
 from softperm.data.graphs import as_graph
-from softperm.estimators.settings import PAPER
+from softperm.settings import PAPER
 
 RING = [(20, 21), (21, 22), (22, 23), (23, 24), (24, 20)]
 HOUSE = [*RING, (21, 24)]

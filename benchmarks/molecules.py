@@ -40,10 +40,10 @@ from softperm.data.datasets.store import open_store
 from softperm.estimators import PiGNNClassifier
 from softperm.nn.embeddings import LabelEmbedding
 from softperm.nn.model import build
+from softperm.settings import TrainingConfig
 from softperm.training.data import TrainingData
 from softperm.training.devices import connect, disconnect
 from softperm.training.loop import fit
-from softperm.training.settings import TrainingConfig
 from softperm.training.sources import from_dataset
 from softperm.training.tasks import mean_loss
 

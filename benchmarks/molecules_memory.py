@@ -25,9 +25,9 @@ from molecules import BATCH, open_molecules, training_data
 from softperm.data.datasets.prepared import ArrayWriter, open_prepared
 from softperm.estimators import PiGNNClassifier
 from softperm.nn.model import build
+from softperm.settings import TrainingConfig
 from softperm.training.batching import Examples
 from softperm.training.loop import fit
-from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import MultiLabel
 
 MOLPCBA, TASKS = 437_929, 128

@@ -96,7 +96,7 @@ def main() -> None:
     model = args.model
     if model is None:
         from softperm import PiGNNClassifier
-        from softperm.estimators.settings import PAPER
+        from softperm.settings import PAPER
 
         model = folder / "model"
         few = smiles[:2000]

@@ -25,8 +25,8 @@ import torch
 from softperm import PiGNNClassifier
 from softperm.data.formats import read_graphs
 from softperm.data.formats.shards import read_shards
-from softperm.estimators.settings import PAPER
 from softperm.estimators.streaming import ShardWorker, collection_shards, run_shards, write_table
+from softperm.settings import PAPER
 
 
 def prepare(folder: Path, data: Path) -> None:

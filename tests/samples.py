@@ -22,7 +22,7 @@ from softperm.cli import app
 from softperm.data.collection import Collection
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
-from softperm.estimators.settings import PAPER
+from softperm.settings import PAPER
 
 
 def random_graph(

@@ -72,7 +72,7 @@ def write_pages() -> None:
 
 def settings_page() -> str:
     """A table for each group of the estimators' parameters."""
-    from softperm.estimators.settings import parameters
+    from softperm.settings import parameters
 
     rows: dict[str, list[str]] = {}
     for name, default, rule in ((each.name, each.default, each.rule) for each in parameters()):

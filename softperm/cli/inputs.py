@@ -20,8 +20,8 @@ from softperm.cli.console import (
     ready_folder,
     say,
 )
-from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.progress import progress_bars
+from softperm.settings import STANDARD_FIELDS, FieldNames
 
 if TYPE_CHECKING:
     import numpy as np
@@ -239,7 +239,7 @@ def read_file(
     smiles_column: str | None,
     symmetrise: bool,
     skip_empty: bool = False,
-    fields: FieldNames = STANDARD,
+    fields: FieldNames = STANDARD_FIELDS,
 ) -> Any:
     """The graphs of a file with all its targets."""
     from softperm.data.formats import read_graphs

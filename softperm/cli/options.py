@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from softperm.estimators.settings import Parameter, parameters
+from softperm.settings import Parameter, parameters
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

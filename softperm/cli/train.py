@@ -19,9 +19,7 @@ from softperm.cli.console import (
     refuse_foreign,
 )
 from softperm.cli.options import settings_from, with_settings
-from softperm.data.field_settings import STANDARD, FieldNames
-from softperm.estimators.settings import check_settings, choose
-from softperm.settings import Rule, names_in
+from softperm.settings import STANDARD_FIELDS, FieldNames, Rule, check_settings, choose, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +188,7 @@ def _read(
         if task != "auto" or smiles_column is not None:
             option = "--smiles-column" if task == "auto" else "--task"
             raise ValueError(f"{option} is for files of graphs: a dataset knows its own")
-        if fields != STANDARD:
+        if fields != STANDARD_FIELDS:
             raise ValueError(
                 "--vertex-labels, --vertex-attributes, --edge-labels and --edge-attributes are for "
                 "files of graphs: the fields of a dataset have no names"

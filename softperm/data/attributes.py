@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from softperm.data.canonical import MOST_CODES, Attributes, Labels, RawGraph, Removed
-from softperm.data.field_settings import STANDARD, FieldNames
+from softperm.settings import STANDARD_FIELDS, FieldNames
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -68,7 +68,7 @@ def graph_from_lists(
     return replace(raw, vertices=vertices, listed=edges)
 
 
-def choose_fields(raw: RawGraph, fields: FieldNames = STANDARD) -> RawGraph:
+def choose_fields(raw: RawGraph, fields: FieldNames = STANDARD_FIELDS) -> RawGraph:
     """Read the labels, attributes and weights of vertices and edges, by the user's names.
 
     Args:
@@ -82,7 +82,7 @@ def choose_fields(raw: RawGraph, fields: FieldNames = STANDARD) -> RawGraph:
         ValueError: the graph has no attribute of a chosen name; a vertex or edge lacks what others
             have, or has a value of the wrong type.
     """
-    if raw.vertices is None and raw.listed is None and fields == STANDARD:
+    if raw.vertices is None and raw.listed is None and fields == STANDARD_FIELDS:
         return raw
     label, numbers, weight = raw.edge_names
     read = {label: raw.edge_label, numbers: raw.edge_attr, weight: raw.edge_weight}

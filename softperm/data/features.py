@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.data.feature_settings import StructuralFeatures
 from softperm.jit import inner, kernel
 from softperm.parallel import over_ranges
+from softperm.settings import StructuralFeatures
 
 if TYPE_CHECKING:
     from softperm.data.collection import Collection

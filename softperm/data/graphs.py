@@ -22,10 +22,10 @@ from softperm.data.canonical import (
     warn_empty,
     warn_removed,
 )
-from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.molecules import raw_graph_from_mol, raw_graph_from_smiles
 from softperm.errors import GraphError, errors_about_graph
 from softperm.pyg import Batch, Data
+from softperm.settings import STANDARD_FIELDS, FieldNames
 
 
 def as_graph(
@@ -33,7 +33,7 @@ def as_graph(
     index: int | None = None,
     *,
     symmetrise: bool = False,
-    fields: FieldNames = STANDARD,
+    fields: FieldNames = STANDARD_FIELDS,
 ) -> Data:
     """Bring one graph into canonical form (see :func:`softperm.data.canonical.canonicalise`).
 
@@ -76,7 +76,9 @@ def as_graph(
     return graph
 
 
-def as_graphs(objs: Any, *, symmetrise: bool = False, fields: FieldNames = STANDARD) -> list[Data]:
+def as_graphs(
+    objs: Any, *, symmetrise: bool = False, fields: FieldNames = STANDARD_FIELDS
+) -> list[Data]:
     """Bring a list of graphs, all of one type, into canonical form.
 
     Args:

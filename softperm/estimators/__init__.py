@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from softperm.estimators.settings import PAPER
+from softperm.settings import PAPER
 
 if TYPE_CHECKING:
     from softperm.estimators.aligner import PiGNNAligner

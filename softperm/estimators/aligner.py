@@ -17,8 +17,8 @@ from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.distance.matrix import frobenius_intervals
 from softperm.estimators.base import Graphs, PiGNNEstimator, signature_of
-from softperm.estimators.settings import AlignerConfig, choose
 from softperm.pyg import Data
+from softperm.settings import AlignerConfig, choose
 from softperm.training.data import TrainingData, divide
 from softperm.training.devices import find_device
 

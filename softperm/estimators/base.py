@@ -22,17 +22,9 @@ from torch import Tensor
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets.splits import Split
 from softperm.data.features import ColourVocabulary, StructuralFeatures, VertexFeatures
-from softperm.data.field_settings import FieldNames
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphError
-from softperm.estimators.settings import (
-    SOURCES,
-    check_settings,
-    choose,
-    parameters,
-    training_config,
-)
 from softperm.nn.attribution import Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
@@ -41,13 +33,22 @@ from softperm.nn.permutation import Sharpness
 from softperm.parallel import batches
 from softperm.progress import progress_bars
 from softperm.pyg import Data
+from softperm.settings import (
+    SOURCES,
+    FieldNames,
+    ForestConfig,
+    TrainingConfig,
+    check_settings,
+    choose,
+    parameters,
+    training_config,
+)
 from softperm.training.batching import Examples
 from softperm.training.data import TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.epoch_tracker import Epoch
 from softperm.training.forest import GraphForest
 from softperm.training.loop import FitResult, TrainingInterrupted, fit
-from softperm.training.settings import ForestConfig, TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Task, class_factors, mean_prediction, weigh, weight_array
 

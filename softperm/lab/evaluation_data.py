@@ -14,9 +14,9 @@ from torch import Tensor
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets import Dataset, Split, make_folds, random_split
 from softperm.data.datasets.dataset import FeatureStore
-from softperm.data.feature_settings import StructuralFeatures
 from softperm.data.features import VertexFeatures
 from softperm.lab.recipes import Recipe
+from softperm.settings import StructuralFeatures
 from softperm.training.tasks import METRICS, Classification, MultiLabel, Regression, Task
 
 

@@ -20,9 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
-from softperm.data.feature_settings import StructuralFeatures
 from softperm.estimators.base import SHARPNESS_GRAPHS
-from softperm.estimators.settings import EstimatorConfig
 from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
 from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
 from softperm.lab.systems import (
@@ -36,13 +34,20 @@ from softperm.lab.systems import (
 from softperm.nn.model import PiGNN
 from softperm.nn.permutation import Sharpness
 from softperm.parallel import thread_pool
-from softperm.settings import Settings, rules
+from softperm.settings import (
+    TRAINING,
+    EstimatorConfig,
+    ForestConfig,
+    Settings,
+    StructuralFeatures,
+    TrainingConfig,
+    rules,
+)
 from softperm.training.batching import Examples
 from softperm.training.cuda_graphs import evaluating
 from softperm.training.epoch_tracker import CURVES, Epoch, EpochTracker
 from softperm.training.forest import GraphForest
 from softperm.training.loop import FitResult, fit, predict
-from softperm.training.settings import TRAINING, ForestConfig, TrainingConfig
 from softperm.training.stack import Stack, predict_stack
 from softperm.training.tasks import (
     Classification,

@@ -15,8 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from softperm.data.feature_settings import StructuralFeatures
-from softperm.estimators.settings import parameters, training_config
 from softperm.files import exclusive
 from softperm.lab.evaluation_data import EvaluationData
 from softperm.lab.jobs import (
@@ -37,10 +35,18 @@ from softperm.lab.recipes import Recipe, grid_points, spread
 from softperm.lab.records import Record, Run
 from softperm.lab.scheduler import Executor, Scheduler
 from softperm.lab.systems import ClassicalSystem, PiGNNSystem, find_system
-from softperm.nn.settings import ModelConfig
 from softperm.progress import Report, silent
-from softperm.settings import defaults, rules
-from softperm.training.settings import TRAINING, ForestConfig, TrainingConfig
+from softperm.settings import (
+    TRAINING,
+    ForestConfig,
+    ModelConfig,
+    StructuralFeatures,
+    TrainingConfig,
+    defaults,
+    parameters,
+    rules,
+    training_config,
+)
 
 BUDGET = ("epochs", "batch_size", "criterion")  # settings of training that all networks share
 Selected = Mapping[tuple[str, int], Mapping[str, Any]]

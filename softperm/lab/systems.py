@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from softperm.data.collection import Collection
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, build
-from softperm.training.settings import TRAINING
+from softperm.settings import TRAINING
 from softperm.training.tasks import Task
 
 

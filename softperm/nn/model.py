@@ -34,7 +34,7 @@ from softperm.nn.encoders import (
 from softperm.nn.heads import ConvHead, MLPHead
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.nn.permutation import Sharpness
-from softperm.nn.settings import ModelConfig
+from softperm.settings import ModelConfig
 
 Features = Callable[[GraphBatch], Float[Tensor, "V F"]]
 View = Callable[[Float[Tensor, "V P"], GraphBatch], Float[Tensor, "B P ..."]]

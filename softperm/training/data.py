@@ -17,10 +17,8 @@ from torch import Tensor
 from softperm.data.collection import Collection
 from softperm.data.datasets.splits import Split
 from softperm.data.vocabulary import Vocabulary
-from softperm.nn.settings import ModelConfig
-from softperm.settings import Settings, defaults
+from softperm.settings import ModelConfig, Settings, TrainingConfig, defaults
 from softperm.training.batching import Examples
-from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Task
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from softperm.training.settings import TrainingConfig
+from softperm.settings import TrainingConfig
 
 CURVES = ("train_loss", "validation_loss", "validation_score")
 COSINE_FLOOR = 0.02  # share of the initial learning rate to which the cosine schedule falls

@@ -36,8 +36,7 @@ from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.nn.model import evaluating
-from softperm.nn.settings import ModelConfig
-from softperm.settings import defaults
+from softperm.settings import ModelConfig, TrainingConfig, defaults
 from softperm.training.batching import BatchLoader, Examples, MiniBatch, epoch_order
 from softperm.training.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from softperm.training.cuda_graphs import CapturedGradients, CapturedOutputs
@@ -52,7 +51,6 @@ from softperm.training.devices import (
     shares,
 )
 from softperm.training.epoch_tracker import Epoch, EpochTracker
-from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import (
     Task,
     class_factors,

@@ -19,11 +19,11 @@ from softperm.data.datasets.catalogue import catalogue_spelling
 from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.data.datasets.splits import Split
 from softperm.data.features import structural_features
-from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.tables import as_number
 from softperm.data.vocabulary import Label, Vocabulary
 from softperm.errors import GraphError
+from softperm.settings import STANDARD_FIELDS, FieldNames
 from softperm.training.data import TrainingData, divide
 from softperm.training.tasks import (
     METRICS,
@@ -57,7 +57,7 @@ def read_file(
     smiles_column: str | None,
     symmetrise: bool,
     skip_empty: bool = False,
-    fields: FieldNames = STANDARD,
+    fields: FieldNames = STANDARD_FIELDS,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> GraphFile:
     """The graphs of a file with the targets to learn: those named, or the only one there is."""

@@ -25,6 +25,7 @@ from softperm.jit import kernel
 from softperm.nn.model import evaluating
 from softperm.parallel import over_ranges
 from softperm.pyg import Data
+from softperm.settings import ONE_MODEL_ONLY, TrainingConfig
 from softperm.training.batching import (
     BatchShape,
     batch_sizes,
@@ -37,7 +38,6 @@ from softperm.training.cuda_graphs import CapturedStep, CapturePool, on_device
 from softperm.training.devices import OneDevice
 from softperm.training.epoch_tracker import Epoch, EpochTracker
 from softperm.training.loop import FitResult, Training, check_validation, stop_requests
-from softperm.training.settings import ONE_MODEL_ONLY, TrainingConfig
 from softperm.training.tasks import (
     StackedScore,
     Task,

@@ -7,9 +7,9 @@ from samples import labelled_path, run_command, write_json_lines
 
 from softperm.cli.options import settings_from
 from softperm.estimators import PiGNNClassifier
-from softperm.estimators.settings import check_settings, parameters
 from softperm.lab.protocol import make_contender
 from softperm.lab.recipes import Recipe, read_recipe
+from softperm.settings import check_settings, parameters
 
 TEXTS = (
     "", " ", "nan", "-nan", "inf", "-1", "0", "1e999", "1_000", "٣", "0x10", "9" * 30, "9" * 5000,

@@ -8,7 +8,7 @@ import pytest
 from samples import FAST, as_options, rings_and_cliques, write_json_lines
 
 from softperm import PiGNNClassifier
-from softperm.estimators.settings import PAPER
+from softperm.settings import PAPER
 
 PREDICT = """
 import sys

@@ -13,8 +13,8 @@ from samples import as_options, run_command, same_weights
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.cli.inputs import model_folder
 from softperm.data.datasets import load_dataset
-from softperm.estimators.settings import PAPER
 from softperm.explore import plots
+from softperm.settings import PAPER
 from softperm.training import sources
 from softperm.training.data import TrainingData
 from softperm.training.loop import OneModel, predict

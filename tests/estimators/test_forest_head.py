@@ -6,7 +6,7 @@ from samples import renumber, rings_and_cliques
 from torch.testing import assert_close
 
 from softperm import PiGNNClassifier, PiGNNRegressor
-from softperm.estimators.settings import training_config
+from softperm.settings import training_config
 
 QUICK = {"epochs": 3, "trees": 20, "latent_vertices": 4, "encoded_size": 8, "progress": False}
 GRAPHS, KIND = rings_and_cliques(24)

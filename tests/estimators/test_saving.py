@@ -15,9 +15,8 @@ from softperm import PiGNN, PiGNNClassifier, PiGNNRegressor
 from softperm.data.graphs import as_graphs
 from softperm.nn.model import ModelConfig
 from softperm.nn.model_folder import FolderError, write_folder
-from softperm.settings import defaults
+from softperm.settings import TrainingConfig, defaults
 from softperm.training.data import changed_settings
-from softperm.training.settings import TrainingConfig
 
 DRAWN, KIND = rings_and_cliques(12)
 GRAPHS = as_graphs(DRAWN)

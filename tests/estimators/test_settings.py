@@ -12,11 +12,17 @@ from sklearn.base import clone
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.cli import train
 from softperm.cli.options import HIDDEN, settings_from
-from softperm.data.feature_settings import StructuralFeatures
-from softperm.estimators.settings import SOURCES, Parameter, parameters
-from softperm.nn.settings import ModelConfig
-from softperm.settings import Rule, Settings, setting
-from softperm.training.settings import TrainingConfig
+from softperm.settings import (
+    SOURCES,
+    ModelConfig,
+    Parameter,
+    Rule,
+    Settings,
+    StructuralFeatures,
+    TrainingConfig,
+    parameters,
+    setting,
+)
 
 ALL = list(parameters())
 
@@ -66,16 +72,16 @@ def test_settings_that_a_recipe_can_use_reach_the_network():
 
 
 ADDED = """
-import dataclasses, sys
-from softperm.settings import setting
-import softperm.nn.settings as declared
+import sys, types
+from pathlib import Path
+import softperm
 
-declared.ModelConfig = dataclasses.make_dataclass(
-    "ModelConfig",
-    [("wobble", int, setting(3, "Wobbles of the network.", at_least=2))],
-    bases=(declared.ModelConfig,),
-    frozen=True,
-)
+file = Path(softperm.__file__).with_name("settings.py")
+before, place, after = file.read_text().partition("    hidden: int = setting(")
+assert place
+declaration = '    wobble: int = setting(3, "Wobbles of the network.", at_least=2)\\n'
+sys.modules["softperm.settings"] = module = types.ModuleType("softperm.settings")
+exec(before + declaration + place + after, vars(module))
 if sys.argv[1:]:
     from softperm.cli import main
     main()

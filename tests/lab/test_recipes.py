@@ -9,9 +9,6 @@ import pytest
 from lab.evaluations import DATA
 
 from softperm.data.datasets.catalogue import PAPER
-from softperm.data.feature_settings import StructuralFeatures
-from softperm.estimators.settings import choose, parameters
-from softperm.estimators.settings import training_config as estimator_training
 from softperm.lab.jobs import (
     ensemble_size,
     feature_settings,
@@ -24,9 +21,15 @@ from softperm.lab.protocol import Contender, fit_to, make_contender
 from softperm.lab.recipes import grid_points, published, read_recipe, recipe_names
 from softperm.lab.records import Run
 from softperm.lab.systems import DataShape, find_system
-from softperm.nn.settings import ModelConfig
-from softperm.settings import rules
-from softperm.training.settings import ForestConfig
+from softperm.settings import (
+    ForestConfig,
+    ModelConfig,
+    StructuralFeatures,
+    choose,
+    parameters,
+    rules,
+)
+from softperm.settings import training_config as estimator_training
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -7,10 +7,10 @@ import torch
 from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, PiGNN, build
+from softperm.settings import TrainingConfig
 from softperm.training import cuda_graphs
 from softperm.training.batching import Examples
 from softperm.training.loop import OneModel, fit
-from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Classification
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings

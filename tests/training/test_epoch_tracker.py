@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from softperm.settings import CRITERIA, TrainingConfig
 from softperm.training.epoch_tracker import Epoch, EpochTracker
-from softperm.training.settings import CRITERIA, TrainingConfig
 
 FIGURES = st.lists(
     st.tuples(*[st.sampled_from([0.1, 0.2, 0.3, 0.4, math.nan])] * 2), min_size=1, max_size=12

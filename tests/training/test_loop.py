@@ -16,6 +16,7 @@ from sklearn.model_selection import cross_val_score
 
 from softperm import PiGNNClassifier
 from softperm.nn.model import ModelConfig, build
+from softperm.settings import TrainingConfig
 from softperm.training import loop
 from softperm.training.batching import Examples, epoch_order
 from softperm.training.loop import (
@@ -26,7 +27,6 @@ from softperm.training.loop import (
     predict,
     stop_requests,
 )
-from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Classification, MultiLabel
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings

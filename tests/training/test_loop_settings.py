@@ -14,12 +14,12 @@ from torch.testing import assert_close
 
 from softperm.nn.model import ModelConfig, build
 from softperm.ops.transport import sinkhorn
+from softperm.settings import TrainingConfig
 from softperm.training import loop
 from softperm.training.batching import Examples
 from softperm.training.checkpoints import read_checkpoint
 from softperm.training.devices import connect
 from softperm.training.loop import OneModel, TrainingInterrupted, fit
-from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import MultiLabel
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")  # long trainings

@@ -10,9 +10,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.testing import assert_close
 
 from softperm.nn.model import ModelConfig, build
+from softperm.settings import TrainingConfig
 from softperm.training.batching import Examples
 from softperm.training.loop import fit
-from softperm.training.settings import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import (
     Classification,

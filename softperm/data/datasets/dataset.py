@@ -27,11 +27,11 @@ from softperm.data.datasets.splits import (
     write_folds,
 )
 from softperm.data.datasets.store import Store, file_digest, open_store
-from softperm.data.feature_settings import StructuralFeatures
 from softperm.errors import GraphError
 from softperm.files import exclusive, write_atomically
 from softperm.progress import Report, progress_bars, silent
 from softperm.pyg import Data
+from softperm.settings import StructuralFeatures
 
 _PAPER_WITHOUT_ATTRIBUTES = ("PROTEINS",)  # the paper's table lists 3 labels and no attribute
 

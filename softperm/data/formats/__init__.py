@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from softperm.data.canonical import check_same_fields, column_names, warn_empty, warn_removed
-from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.formats.shards import canonical_graph, read_shards, stem
 from softperm.data.formats.tables import Record, Unreadable, as_column, check_targets, parse_cells
 from softperm.errors import GraphError, errors_about_graph
 from softperm.pyg import Data
+from softperm.settings import STANDARD_FIELDS, FieldNames
 
 Progress = Callable[[int, int | None], None]
 
@@ -50,7 +50,7 @@ def read_graphs(
     smiles_column: str | None = None,
     symmetrise: bool = False,
     skip_empty: bool = False,
-    fields: FieldNames = STANDARD,
+    fields: FieldNames = STANDARD_FIELDS,
     progress: Progress | None = None,
 ) -> GraphFile:
     """Read graphs, and their targets if the file has any.

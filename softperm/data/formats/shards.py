@@ -23,7 +23,6 @@ from typing import Any, cast
 from softperm.data.archive import Archive
 from softperm.data.attributes import choose_fields
 from softperm.data.canonical import Removed, canonicalise
-from softperm.data.field_settings import STANDARD, FieldNames
 from softperm.data.formats.graphml import read_graphml, read_graphml_folder
 from softperm.data.formats.json_lines import json_records
 from softperm.data.formats.parquet import check_parquet, parquet_batches
@@ -35,6 +34,7 @@ from softperm.errors import GraphError
 from softperm.files import size_limit
 from softperm.parallel import batches
 from softperm.pyg import Data
+from softperm.settings import STANDARD_FIELDS, FieldNames
 
 ROWS = 1 << 14  # rows of a shard
 BYTES = 1 << 24  # text after which a shard ends, however few its rows
@@ -111,7 +111,7 @@ def read_shards(
 
 
 def canonical_graph(
-    record: Record, symmetrise: bool, fields: FieldNames = STANDARD
+    record: Record, symmetrise: bool, fields: FieldNames = STANDARD_FIELDS
 ) -> tuple[Data, Removed]:
     """The canonical graph of a record, and what it does not have of it.
 
@@ -125,7 +125,7 @@ def canonical_graph(
     """
     graph = record.graph
     if isinstance(graph, Data):
-        if fields == STANDARD:
+        if fields == STANDARD_FIELDS:
             return graph, Removed()
         raw = read_data(graph)
     else:

@@ -28,9 +28,9 @@ from softperm.lab.report import Page
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.nn.permutation import MixedPermutation, SoftPermutation
 from softperm.progress import Report, silent
+from softperm.settings import TrainingConfig
 from softperm.training.batching import Examples, epoch_order
 from softperm.training.loop import fit
-from softperm.training.settings import TrainingConfig
 from softperm.training.tasks import Classification, mean_loss
 
 SIZES = tuple(range(10, 101, 10))

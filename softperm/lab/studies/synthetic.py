@@ -27,7 +27,7 @@ from softperm.nn.encoders import GCNEncoder, GINEncoder
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.progress import Report, silent
 from softperm.pyg import Data
-from softperm.training.settings import TrainingConfig
+from softperm.settings import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Regression
 

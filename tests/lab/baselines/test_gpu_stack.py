@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from softperm.lab.systems import SYSTEMS, DataShape
 from softperm.ops import normalisation, ragged
-from softperm.training.settings import TrainingConfig
+from softperm.settings import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
 

@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from softperm.lab.baselines.layers import Dropout
 from softperm.lab.systems import SYSTEMS, DataShape
+from softperm.settings import TrainingConfig
 from softperm.training.batching import Examples, epoch_order
 from softperm.training.loop import fit
-from softperm.training.settings import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
 
