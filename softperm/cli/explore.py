@@ -15,6 +15,8 @@ from softperm.cli.console import called, give, lines, ready_file, say
 from softperm.cli.inputs import DataRoot, Device, Json, Run, SmilesColumn, Symmetrise
 
 if TYPE_CHECKING:
+    import socket
+
     import numpy as np
 
     from softperm.estimators.base import PiGNNEstimator
@@ -55,8 +57,18 @@ def explore(
             "--serve", help="Serve the page and the model's answers in place of writing a file."
         ),
     ] = False,
-    host: Annotated[str, typer.Option(help="Address to serve at.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; 0.0.0.0 for all addresses of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve at.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name under which clients may address the server, besides localhost, the name of "
+            "this machine and IP addresses; may be repeated.",
+        ),
+    ] = None,
     export: Annotated[
         Path | None,
         typer.Option(help="Parquet file to write as well, for Embedding Atlas."),
@@ -81,8 +93,7 @@ def explore(
     from softperm.explore.write_page import page_html
     from softperm.files import write_atomically
 
-    if serve:
-        _need_server()
+    listening = _listen(host, port) if serve else None
     folder = Path(run)
     out = out or (folder / "explore.html" if folder.is_dir() else Path("explore.html"))
     for path in (out, export):
@@ -95,8 +106,8 @@ def explore(
         if export is not None:
             write_atomically(export, embedding_atlas_parquet(contents))
             result["export"] = str(export)
-        if serve:
-            _serve(source, contents, host, port)
+        if listening is not None:
+            _serve(source, contents, listening, [host, *(allow_host or [])])
             return
         text = page_html(contents)
     write_atomically(out, text)
@@ -166,25 +177,30 @@ def _gather(source: _Source, run: Path, method: str, explained: int) -> Contents
         )
 
 
-def _need_server() -> None:
+def _listen(host: str, port: int) -> socket.socket:
+    """The server's socket, opened before the long computations."""
     try:
-        import starlette  # noqa: F401
         import uvicorn  # noqa: F401
+
+        from softperm.explore.server import listen
     except ImportError:
         raise ImportError("--serve needs a server: pip install 'softperm[explore]'") from None
+    return listen(host, port)
 
 
-def _serve(source: _Source, contents: Contents, host: str, port: int) -> None:
+def _serve(source: _Source, contents: Contents, listening: socket.socket, names: list[str]) -> None:
     """Serves until Ctrl-C."""
     from softperm.explore.answers import Answers
-    from softperm.explore.server import HERE, build_app, serve
+    from softperm.explore.server import build_app, serve
     from softperm.explore.write_page import page_html
 
     answers = Answers(source.estimator, source.graphs, contents, source.index)
-    app = build_app(answers, page_html(contents, server=True), [*HERE, host])
+    app = build_app(answers, page_html(contents, server=True), names)
+    host, port, *_ = listening.getsockname()
+    say(f"serving at http://{f'[{host}]' if ':' in host else host}:{port}/; stop with Ctrl-C")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        serve(app, host, port, lambda address: say(f"serving at {address}; stop with Ctrl-C"))
+        serve(app, listening)
 
 
 def _facts(run: Path) -> dict[str, str]:

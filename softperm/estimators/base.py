@@ -329,7 +329,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
         An ensemble is explained by the means of its networks' contributions. They sum to its
         prediction for numbers and for probabilities; the mean of logits is not the logit of the
-        mean probability. ``explains`` of an explanation says what its outputs are.
+        mean probability. Of a prediction that a network and a forest make together, the network's
+        part is explained. ``explains`` of an explanation says what its outputs are.
 
         Args:
             graphs: as for ``predict``.
@@ -380,13 +381,18 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             for model in self.models_
         ]
         names = self._explanation_names()
-        words = self._explained_words(probabilities)
-        if getattr(self, "forest_", None) is not None:
-            words += "; the network's part of the prediction, without the forest's"
+        words = self._explains(probabilities)
         for i in range(len(collection)) if index is None else index:
             batch = collection.batch(torch.tensor([i]))
             explanations = [explainer(batch) for explainer in explainers]
             yield replace(mean_explanation(explanations), **names, explains=words)
+
+    def _explains(self, probabilities: bool = False) -> str:
+        """What the contributions of :meth:`explain` add up to, in words."""
+        words = self._explained_words(probabilities)
+        if getattr(self, "forest_", None) is not None:
+            words += "; the network's part of the prediction, without the forest's"
+        return words
 
     def _explained(self, outputs: Float[Tensor, "B C"], probabilities: bool) -> Tensor:
         """The outputs (B, C) of a network in the form in which they are explained."""

@@ -35,17 +35,17 @@ from softperm.training.cuda_graphs import evaluating
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for.
+    """The most that one request may ask for.
 
     Attributes:
-        body: bytes of a request.
-        graphs: graphs in a request.
-        vertices: of a graph.
-        edges: of a graph.
-        explained_vertices: of a graph to explain.
-        text: characters of a SMILES.
-        seconds: of a search for a distance, and of waiting for the model.
-        neighbours: of a search.
+        body: size of the request in bytes.
+        graphs: number of graphs in a request for predictions.
+        vertices: number of vertices of a graph.
+        edges: number of undirected edges of a graph.
+        explained_vertices: number of vertices of a graph that is explained.
+        text: number of characters of a SMILES.
+        seconds: time for the search of an exact distance or of proven neighbours.
+        neighbours: number of graphs that a search returns of each kind.
     """
 
     body: int = 1 << 20
@@ -91,7 +91,7 @@ class Answers:
         return {"predictions": [self._prediction(row) for row in outputs.values]}
 
     def describe(self, request: dict[str, Any]) -> dict[str, Any]:
-        """All that the page shows of one ``graph``, or of the one at ``position``."""
+        """Everything that the page shows of one ``graph``, but for its explanation."""
         collection = self._encode(self._one(request, "graph"))
         drawings = draw(self.estimator, collection)
         vector, plan = self._align(collection)
@@ -133,6 +133,7 @@ class Answers:
             )
         (result,) = self.estimator.iterate_explanations(graphs, tolerance=EXPLANATION_TOLERANCE)
         return {
+            "explains": result.explains,
             "output_names": list(result.output_names),
             "outputs": result.outputs.tolist(),
             "baseline": result.baseline.tolist(),
@@ -289,7 +290,7 @@ def _finite(value: float) -> float | None:
 
 ENDPOINTS: dict[str, tuple[str, Callable[[Answers, dict[str, Any]], dict[str, Any]]]] = {
     "predict": ("Predict for graphs.", Answers.predict),
-    "describe": ("Everything the page shows of a graph.", Answers.describe),
+    "describe": ("Drawing, soft permutation, outputs and neighbours of a graph.", Answers.describe),
     "explain": ("Contributions of vertices and edges to each output.", Answers.explain),
     "search": ("The nearest graphs of the collection.", Answers.search),
     "distance": ("The exact distance of two graphs, with its proof.", Answers.distance),

@@ -139,6 +139,7 @@ class Contents:
         neighbours: by learnt vector.
         proven: by exact distance; None without an index.
         explanations: by the position of the graph.
+        explains: what the contributions of an explanation add up to, in words.
         latent: what each latent vertex stands for.
         vectors: the aligned vectors, for neighbours of further graphs.
         facts: sharpness and scores, as names and texts.
@@ -158,6 +159,7 @@ class Contents:
     neighbours: Neighbours
     proven: Neighbours | None
     explanations: Mapping[int, StoredExplanation]
+    explains: str
     latent: tuple[LatentVertex, ...]
     vectors: VectorSpace
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -218,6 +220,7 @@ def gather(
         ),
         proven=None if index is None else _proven(index, ids, report),
         explanations=_explain(estimator, graphs, drawings, min(explained, len(ids)), report),
+        explains="" if _forest_alone(estimator) else estimator._explains(),
         latent=latent,
         vectors=vectors,
         facts={**(facts or {}), **_sharpness_facts(estimator)},
@@ -404,7 +407,7 @@ def _explain(
     estimator: PiGNNEstimator, graphs: Any, drawings: Drawings, count: int, report: Report
 ) -> dict[int, StoredExplanation]:
     """Explanations of evenly spread graphs that are not too large to draw."""
-    if count <= 0 or estimator.head == "forest":  # trees alone have no contributions
+    if count <= 0 or _forest_alone(estimator):
         return {}
     sizes = np.diff(drawings.ptr)
     chosen = np.unique(np.linspace(0, len(sizes) - 1, count).astype(int))
@@ -421,6 +424,11 @@ def _explain(
         stored[i] = StoredExplanation(result.vertices, result.edges)
     report("explaining predictions", len(chosen), len(chosen))
     return stored
+
+
+def _forest_alone(estimator: PiGNNEstimator) -> bool:
+    """Whether trees alone predict; they have no contributions."""
+    return estimator.head == "forest" and estimator.forest_ is not None
 
 
 def _proven(index: GraphIndex, ids: Sequence[str], report: Report) -> Neighbours:

@@ -1,24 +1,26 @@
 """The page and the model's answers over HTTP (extra ``explore``: Starlette and uvicorn).
 
 The server reads no file that a request names: it has the page and the model in memory. It binds to
-this machine unless told otherwise, accepts JSON of limited size only, and computes one answer of
-the model at a time.
+localhost by default, accepts only JSON of limited size, and computes one answer of the model at a
+time.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import re
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -28,8 +30,18 @@ from softperm.explore.answers import ENDPOINTS, Answers
 
 WAITING = 200  # requests that may wait for the model
 WAIT = 20.0  # seconds that a request waits for its turn, and for its own body
-HERE = ("localhost", "127.0.0.1", "[::1]", "::1")
+STATUSES = {
+    400: "not a JSON object, cut short, or addressed to a name that the server does not answer to",
+    408: "the body did not arrive in time",
+    413: "too large",
+    415: "not application/json",
+    422: "cannot be answered; the error says why",
+    500: "internal error",
+    503: "busy",
+}
+"""The refusals of the endpoints, with their descriptions in ``/openapi.json``."""
 HEADERS = {
+    "Content-Security-Policy": "default-src 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -41,17 +53,17 @@ _POLICY = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]*)"')
 logger = logging.getLogger("softperm")
 
 
-def build_app(answers: Answers, page: str, hosts: Sequence[str] = HERE) -> Starlette:
-    """The application: the page at ``/``, answers under ``/api``, their description beside them.
+def build_app(answers: Answers, page: str, names: Sequence[str] = ()) -> Any:
+    """The ASGI application: the page at ``/``, answers under ``/api``, and ``/openapi.json``.
 
     Args:
         answers: of the model.
         page: from :func:`softperm.explore.write_page.page_html`, with ``server=True``.
-        hosts: names under which requests may address this server; others are refused, so that a
-            foreign page cannot reach it by a name of its own.
+        names: host names under which requests may address this server, in addition to localhost,
+            the name of this machine and IP addresses; ``*`` allows all names.
     """
     found = _POLICY.search(page)
-    policy = found[1].replace("&#x27;", "'") if found else "default-src 'none'"
+    policy = found[1].replace("&#x27;", "'") if found else HEADERS["Content-Security-Policy"]
     turns = CapacityLimiter(1)
 
     async def show_page(request: Request) -> Response:
@@ -68,14 +80,12 @@ def build_app(answers: Answers, page: str, hosts: Sequence[str] = HERE) -> Starl
             for name, (_, answer) in ENDPOINTS.items()
         ),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
-        middleware=[
-            Middleware(_SecurityHeaders),
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-        ],
+        middleware=[Middleware(_CheckHost, names={"localhost", socket.gethostname(), *names})],
         exception_handlers={HTTPException: _refuse, Exception: _fail},
     )
+    return _SecurityHeaders(app)  # outside of Starlette, whose answers to errors it adds headers to
 
 
 class _SecurityHeaders:
@@ -88,13 +98,46 @@ class _SecurityHeaders:
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 present = {name.lower() for name, _ in message["headers"]}
-                policy = {"Content-Security-Policy": "default-src 'none'"}
-                for name, value in {**HEADERS, **policy}.items():
+                for name, value in HEADERS.items():
                     if name.lower().encode() not in present:
                         message["headers"].append((name.lower().encode(), value.encode()))
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+class _CheckHost:
+    """Refuses requests that address the server by an unknown name.
+
+    A foreign page can let a name of its own point to this machine (DNS rebinding), but it cannot
+    take an IP address as its name: those are always allowed.
+    """
+
+    def __init__(self, app: Any, names: set[str]) -> None:
+        self.app, self.names = app, {name.lower() for name in names}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self.app
+        if scope["type"] == "http":
+            name = _host_name(Headers(scope=scope).get("host", ""))
+            if not ({name, "*"} & self.names or _is_address(name)):
+                problem = f"this server does not answer to the name {name!r}; see --allow-host"
+                app = JSONResponse({"error": problem}, 400)
+        await app(scope, receive, send)
+
+
+def _host_name(host: str) -> str:
+    """The name in a ``Host`` header, without the port and the brackets of IPv6."""
+    name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    return name.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _endpoint(
@@ -208,10 +251,6 @@ def openapi(answers: Answers) -> dict[str, Any]:
         "properties": {"error": {"type": "string"}},
         "required": ["error"],
     }
-    codes = {
-        "400": "not a JSON object", "413": "too large", "415": "not application/json",
-        "422": "cannot be answered", "503": "busy",
-    }  # fmt: skip
     paths = {}
     for name, (summary, _) in ENDPOINTS.items():
         fields = REQUESTS[name]
@@ -223,8 +262,8 @@ def openapi(answers: Answers) -> dict[str, Any]:
                 "content": {"application/json": {"schema": {"type": "object"}}},
             }
         }
-        for code, words in codes.items():
-            responses[code] = {
+        for status, words in STATUSES.items():
+            responses[str(status)] = {
                 "description": words,
                 "content": {"application/json": {"schema": error}},
             }
@@ -244,28 +283,28 @@ def openapi(answers: Answers) -> dict[str, Any]:
     }
 
 
-def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serves until Ctrl-C.
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections at an address; port 0 takes any free port.
 
-    Args:
-        app: from :func:`build_app`.
-        host: address to bind to.
-        port: of the server; 0 for any that is free.
-        ready: called with the address once requests are accepted.
+    Raises:
+        ValueError: the address is taken or is not one of this machine.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as problem:
+        reason = str(problem.strerror or problem).partition(" (")[0].lower()
+        raise ValueError(
+            f"cannot serve at {host}, port {port}: {reason}; choose others with --host and --port"
+        ) from None
+
+
+def serve(app: Any, listening: socket.socket) -> None:
+    """Serves an application of :func:`build_app` until Ctrl-C."""
     import uvicorn
 
     config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", server_header=False, date_header=False,
-        limit_concurrency=1000, timeout_keep_alive=5, timeout_graceful_shutdown=3, lifespan="off",
+        app, log_level="warning", server_header=False, date_header=False, limit_concurrency=1000,
+        timeout_keep_alive=5, timeout_graceful_shutdown=3, lifespan="off",
     )  # fmt: skip
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                bound = self.servers[0].sockets[0].getsockname()[1]
-                shown = f"[{host}]" if ":" in host else host
-                ready(f"http://{shown}:{bound}/")
-
-    Server(config).run()
+    uvicorn.Server(config).run([listening])

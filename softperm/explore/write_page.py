@@ -218,6 +218,7 @@ def _about(contents: Contents) -> dict[str, object]:
         "edge_labels": drawings.edge_label_names,
         "weighted": drawings.weight is not None,
         "outputs": {"kind": outputs.kind, "names": outputs.names},
+        "explains": contents.explains,
         "columns": [
             {"name": c.name, "role": c.role, "categories": c.categories} for c in contents.columns
         ],

@@ -7,12 +7,13 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from samples import labelled_path, run_command
+from samples import FAST, labelled_path, run_command
 
-from softperm import PiGNNClassifier
+from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.cli import run_folder
 from softperm.data.datasets import load_dataset
 from softperm.distance import EditCosts, edit_distance
+from softperm.explore import contents as explore_contents
 from softperm.explore import write_page
 from softperm.explore.contents import Column, Contents, Drawings, Neighbours, Outputs, gather
 from softperm.explore.latent import LatentVertex
@@ -135,6 +136,7 @@ def test_neighbours_by_vector_and_proven_ones_are_listed_and_open(page, explored
     assert "proven" in lists.nth(1).inner_text()
     names[0].click()
     wait_until(page, f"window.page.shown.index === {first}")
+    page.locator("#neighbours ol").last.scroll_into_view_if_needed()
     wait_until(page, "document.querySelectorAll('#neighbours .thumb svg').length >= 8")
 
 
@@ -150,11 +152,15 @@ def test_explanations_are_switched_on_and_off(page, explored, wait_until):
     stored = explored.contents.explanations[0]
     values = np.array(page.evaluate("Array.from(window.page.shown.explanation.edges)"))
     np.testing.assert_allclose(values.reshape(stored.edges.shape), stored.edges, rtol=1e-4)
+    (said,) = explored.estimator.explain(explored.graphs[:1], tolerance=0.1)
+    assert page.inner_text("#explains") == f"Explained: {said.explains}."
+    assert said.explains.endswith("the network's part of the prediction, without the forest's")
     page.uncheck("#explain")
     assert page.evaluate(strokes) == plain
     page.evaluate("window.page.open(1)")
     wait_until(page, "window.page.shown.index === 1")
     assert page.locator("#explain").is_disabled()
+    assert page.inner_text("#not-explained") == "not stored for this graph"
 
 
 def test_a_second_graph_is_matched_with_a_proof(page, explored):
@@ -259,6 +265,46 @@ def test_a_latent_vertex_tells_what_it_stands_for(page, explored, wait_until):
     wait_until(page, f"window.page.shown.index === {example.graph}")
 
 
+def test_a_vertex_of_the_drawing_opens_its_latent_vertex(page, explored):
+    page.evaluate("window.page.open(4)")
+    page.locator("#panel-graph .pickable").nth(1).click()
+    page.wait_for_selector("#panel-latent:not([hidden])")
+    strongest = explored.estimator.permutations(explored.graphs[4:5])[0][1].argmax()
+    assert page.inner_text("#latent-meaning").startswith(f"Latent vertex {strongest} receives")
+
+
+def test_the_page_of_a_regression_shows_numbers_and_errors_and_no_classes(
+    open_page, tmp_path, wait_until
+):
+    graphs = [labelled(i, i % 2 == 1) for i in range(20)]
+    y = np.array([g.number_of_edges() / 3 for g in graphs])
+    estimator = PiGNNRegressor(**FAST).fit(graphs, y)
+    contents = gather(estimator, graphs, list(map(str, range(20))), {"target": y}, explained=20)
+    path = tmp_path / "numbers.html"
+    path.write_text(write_page.page_html(contents), encoding="utf-8")
+    page = open_page(path)
+    titles = page.locator("#colour option").all_inner_texts()
+    assert titles[:3] == ["target", "predicted target", "absolute error of target"]
+    page.select_option("#colour", label="absolute error of target")
+    errors = np.abs(estimator.predict(graphs) - y)
+    shown = page.evaluate("Array.from(window.page.collection.columns[2].values)")
+    np.testing.assert_allclose(shown, errors, rtol=1e-4)
+    colours = np.array(page.evaluate("Array.from(window.page.map.colours)")).reshape(20, 3)
+    assert (colours[errors.argmax()] > [200, 180, 0]).all()  # yellow: the end of the ramp
+    assert (colours[errors.argmin()] < [30, 60, 120]).all()  # dark blue: its beginning
+    assert page.locator("#legend .ramp").count() == 1
+    page.evaluate("window.page.open(3)")
+    wait_until(page, "window.page.shown?.index === 3")
+    values = page.inner_text("#panel-graph .values")
+    assert "predicted target" in values
+    assert page.locator("#probabilities").count() == 0
+    page.check("#explain")
+    assert page.inner_text("#explains") == "Explained: predicted numbers."
+    page.click("#tab-model")
+    assert page.locator(".confusion").count() == 0
+    assert "Confusion" not in page.inner_text("#panel-model")
+
+
 def test_the_keyboard_is_enough(page, wait_until):
     page.focus("#map")
     page.keyboard.press("ArrowRight")
@@ -332,6 +378,7 @@ def many_graphs(count: int) -> Contents:
         ),
         proven=None,
         explanations={},
+        explains="",
         latent=tuple(LatentVertex(1 / p, (), (), (), ()) for _ in range(p)),
         vectors=VectorSpace(PrincipalAxes.of(np.eye(2)), np.zeros((count, 2))),
     )  # fmt: skip
@@ -382,26 +429,61 @@ def test_a_page_that_would_be_too_large_stores_fewer_graphs_and_says_so(
 
 @pytest.mark.data
 @pytest.mark.usefixtures("without_shape_checks")
-def test_the_page_of_a_mutag_run_opens_and_proves_distances(
+def test_every_feature_of_the_page_of_a_mutag_run_answers(
     open_page, wait_until, data_root, tmp_path, monkeypatch
 ):
+    """A walk through the whole page, as a user would take it after two commands."""
     monkeypatch.setattr(run_folder, "PICTURES", 0)
+    monkeypatch.setattr(explore_contents, "PROVEN_GRAPHS", 4)  # 0, 62, 124 and 187
+    dataset = load_dataset("MUTAG", data_root)
+    graphs = dataset.graphs(range(188))
+    GraphIndex.build(graphs, list(map(str, range(188)))).save(tmp_path / "index")
     source = ("--data-root", data_root, "--device", "cpu")
-    settings = ("--epochs", 2, "--latent-vertices", 6, "--compare", "cosine", "--no-progress")
+    settings = ("--epochs", 2, "--latent-vertices", 6, "--no-progress")
     done = run_command("train", "MUTAG", "--out", tmp_path / "run", *source, *settings)
     assert done.exit_code == 0, done.output
-    done = run_command("explore", tmp_path / "run", "--explain", 1, *source)
+    done = run_command(
+        "explore", tmp_path / "run", "--explain", 4, "--index", tmp_path / "index", *source
+    )
     assert done.exit_code == 0, done.output
     page = open_page(tmp_path / "run" / "explore.html")
     assert shown_count(page) == 188
-    dataset = load_dataset("MUTAG", data_root)
-    page.evaluate("window.page.open(0)")
-    wait_until(page, "window.page.shown?.index === 0")
+    for title in ("class", "predicted class", "error", "vertices", "edges", "row entropy"):
+        before = page.evaluate("window.page.map.colours.join()")
+        page.select_option("#colour", label=title)
+        assert page.inner_text("#legend")
+        assert title == "class" or page.evaluate("window.page.map.colours.join()") != before
+    page.fill("#search", "62")
+    assert shown_count(page) == 2  # 62 and 162
+    page.press("#search", "Enter")
+    wait_until(page, "window.page.shown?.index === 62")
+    assert page.locator("#probabilities .bar-row").count() == 2
+    assert page.locator("#panel-graph .drawing-holder circle").count() == graphs[62].num_nodes
+    assert page.locator("#panel-graph canvas.heat").count() == 2
+    page.check("#explain")
+    assert "raises the score of" in page.inner_text("#drawing-note")
+    page.uncheck("#explain")
+    lists = page.locator("#neighbours ol")
+    assert lists.count() == 2
+    assert "proven" in lists.nth(1).inner_text()
+    page.keyboard.press("Escape")
+    assert shown_count(page) == 188
     for other in (3, 77, 150):
-        page.evaluate(f"window.page.compare({other})")
+        page.evaluate(f"window.page.open(0).then(() => window.page.compare({other}))")
         page.wait_for_selector("#verdict[data-exact]")
-        found = edit_distance(*dataset.graphs([0, other]), costs=EditCosts.edges(), time_limit=2.0)
+        found = edit_distance(graphs[0], graphs[other], costs=EditCosts.edges(), time_limit=2.0)
         shown = float(page.get_attribute("#verdict", "data-distance"))
         proven = page.get_attribute("#verdict", "data-exact") == "true"
         assert found.lower_bound <= shown
         assert not proven or shown <= found.distance
+        assert page.locator("#panel-compare svg.drawing").count() == 2
+    page.click("#tab-latent")
+    page.click("#panel-latent [aria-label='Latent vertex 3']")
+    assert page.inner_text("#latent-meaning").startswith("Latent vertex 3 receives")
+    page.click("#tab-model")
+    assert page.locator("#curve polyline").count() >= 1
+    assert "row entropy" in page.inner_text("#panel-model")
+    counts = page.locator(".confusion .cell b").all_inner_texts()
+    assert sum(map(int, counts)) == 188
+    page.locator(".confusion .cell").nth(3).click()
+    assert shown_count(page) == int(counts[3])

@@ -42,8 +42,11 @@ export async function showComparison(panel, collection, first, second, ask = nul
     conclude((result = await matchInWorker(plain(first), plain(second), MILLISECONDS)));
   }
   if (!result?.exact && ask) {
-    const answer = await ask(first, second);
-    if (answer) conclude(answer);
+    try {
+      conclude(await ask(first, second));
+    } catch (error) {
+      if (!result) verdict.textContent = `Not answered: ${error.message}`;
+    }
   } else if (!result) {
     verdict.textContent = `Graphs of more than ${LARGEST} vertices are matched by softperm explore --serve.`;
   }

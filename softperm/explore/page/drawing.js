@@ -1,7 +1,7 @@
 // Drawings of graphs: vertices coloured by latent vertex, by contribution, or by matching.
 
 import { assignmentColour, contributionColour, strongest } from "./colours.js";
-import { percent, short, svg } from "./elements.js";
+import { h, percent, short, svg } from "./elements.js";
 
 const UNIT = 100; // half the longer side of a drawing
 const LETTERS = 60; // vertices up to which labels are written
@@ -45,6 +45,30 @@ export function drawGraph(graph, labelNames, paint, { title, small = false, onve
     svg("g", { class: "edges" }, lines),
     dots,
   );
+}
+
+const jobs = new WeakMap(); // the function that draws each small picture
+let lastPicture = Promise.resolve(); // pictures are drawn one after the other
+const inSight = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      inSight.unobserve(target);
+      lastPicture = lastPicture.then(() => target.isConnected && jobs.get(target)());
+    }
+  },
+  { rootMargin: "200px" },
+);
+
+/** A small picture of graph i of a collection, drawn once it is in sight. */
+export function thumbnail(collection, i, mark = -1) {
+  const picture = h("span", { class: "thumb", "aria-hidden": "true" });
+  jobs.set(picture, async () => {
+    const graph = await collection.graph(i);
+    if (graph) picture.append(drawGraph(graph, [], assignmentPaint(graph, []), { small: true, mark, title: "" }));
+  });
+  inSight.observe(picture);
+  return picture;
 }
 
 /** A third of the usual length of an edge, within limits. */

@@ -1,7 +1,7 @@
 // The panel of one graph: prediction, drawing, soft permutation, neighbours.
 
-import { css, categoryColour, latentColour } from "./colours.js";
-import { assignmentPaint, drawGraph, explanationPaint } from "./drawing.js";
+import { css, categoryColour, latentColour, strongest } from "./colours.js";
+import { assignmentPaint, drawGraph, explanationPaint, thumbnail } from "./drawing.js";
 import { h, percent, plural, short, show } from "./elements.js";
 import { heatMap } from "./heatmap.js";
 
@@ -75,7 +75,7 @@ function outputBars(collection, graph) {
 }
 
 function drawingFigure(collection, graph, view, actions) {
-  const { labels, outputs } = collection.about;
+  const { labels, outputs, explains } = collection.about;
   const holder = h("div", { class: "drawing-holder" });
   const caption = h("p", { class: "note", id: "drawing-note" });
   const redraw = () => {
@@ -84,8 +84,8 @@ function drawingFigure(collection, graph, view, actions) {
       ? explanationPaint(graph, labels, view.output, outputs.names.length)
       : assignmentPaint(graph, labels);
     const title = `${graph.name}: ${explained ? "contributions" : "assignments to latent vertices"}`;
-    holder.replaceChildren(drawGraph(graph, labels, paint, { title }));
-    caption.replaceChildren(...(explained ? explanationNote(outputs, view) : [assignmentLegend(graph, actions)]));
+    holder.replaceChildren(drawGraph(graph, labels, paint, { title, onvertex: (u) => actions.latent(strongest(graph.row(u)).latent) }));
+    caption.replaceChildren(...(explained ? explanationNote(collection.about, view) : [assignmentLegend(graph, actions)]));
   };
   const toggle = h("input", {
     type: "checkbox",
@@ -94,8 +94,13 @@ function drawingFigure(collection, graph, view, actions) {
     disabled: graph.explanation == null && !actions.explain,
     onchange: async (event) => {
       view.explaining = event.target.checked;
-      if (view.explaining && !graph.explanation && actions.explain) await actions.explain(graph);
-      redraw();
+      try {
+        if (view.explaining && !graph.explanation) await actions.explain(graph);
+        redraw();
+      } catch (error) {
+        toggle.checked = view.explaining = false;
+        absent.textContent = error.message;
+      }
     },
   });
   const choice = h(
@@ -103,16 +108,19 @@ function drawingFigure(collection, graph, view, actions) {
     { "aria-label": "Explained output", id: "explained-output", onchange: (event) => { view.output = view.chosenOutput = Number(event.target.value); redraw(); } },
     outputs.names.map((name, c) => h("option", { value: c, selected: c === view.output }, name)),
   );
-  const absent = graph.explanation || actions.explain ? null : h("span", { class: "muted" }, "not stored for this graph");
+  const absent = h("span", { class: "muted", id: "not-explained", role: "status" });
+  if (!explains) absent.textContent = "trees alone predict; they have no contributions";
+  else if (!graph.explanation && !actions.explain) absent.textContent = "not stored for this graph";
   redraw();
   return h("section", { "aria-label": "Drawing" }, h("div", { class: "tools" }, h("label", {}, toggle, " Explanation of"), choice, absent), holder, caption);
 }
 
-function explanationNote(outputs, view) {
+function explanationNote({ outputs, explains }, view) {
   const what = outputs.kind === "numbers" ? "the prediction of" : "the score of";
   return [
     h("span", { class: "swatch favour" }), ` raises ${what} ${outputs.names[view.output]} `,
-    h("span", { class: "swatch against" }), " lowers it. Contributions add up to the difference from the empty graph.",
+    h("span", { class: "swatch against" }), " lowers it. Contributions add up to the difference from the empty graph. ",
+    h("span", { id: "explains" }, `Explained: ${explains}.`),
   ];
 }
 
@@ -146,10 +154,6 @@ function neighbourLists(collection, graph, actions) {
 function neighbourList(title, neighbours, collection, actions, words) {
   const items = neighbours.map((neighbour) => {
     const name = collection.name(neighbour.graph);
-    const picture = h("span", { class: "thumb", "aria-hidden": "true" });
-    collection.graph(neighbour.graph).then((other) => {
-      if (other) picture.append(drawGraph(other, [], assignmentPaint(other, []), { small: true, title: "" }));
-    });
     const target = collection.columns.find((column) => column.role === "target" || column.role === "prediction");
     const value = target ? collection.value(target, neighbour.graph) : "";
     return h(
@@ -158,7 +162,7 @@ function neighbourList(title, neighbours, collection, actions, words) {
       h(
         "button",
         { class: "neighbour", onclick: () => actions.open(neighbour.graph), title: name },
-        picture,
+        thumbnail(collection, neighbour.graph),
         h("span", { class: "name" }, name),
         h("span", { class: "muted" }, `${words(neighbour)} · ${typeof value === "number" ? short(value) : value}`),
       ),

@@ -19,7 +19,8 @@ export function heatMap(values, rows, columns, { title, row, column }, range = n
   const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows);
   for (let i = 0; i < rows * columns; i++) {
-    image.data.set([...rampColour((values[i] - low) / (high - low || 1)), 255], 4 * i);
+    image.data.set(rampColour((values[i] - low) / (high - low || 1)), 4 * i);
+    image.data[4 * i + 3] = 255;
   }
   context.putImageData(image, 0, 0);
   canvas.style.aspectRatio = `${columns} / ${Math.max(columns / 3, Math.min(rows, 3 * columns))}`;

@@ -1,6 +1,6 @@
 // The panel of latent vertices: which vertices of all graphs are assigned to each.
 
-import { assignmentPaint, drawGraph } from "./drawing.js";
+import { thumbnail } from "./drawing.js";
 import { latentColour } from "./colours.js";
 import { h, percent } from "./elements.js";
 
@@ -19,10 +19,6 @@ export function showLatent(panel, collection, p, actions) {
     ),
   );
   const examples = latent.examples.map((example) => {
-    const picture = h("span", { class: "thumb", "aria-hidden": "true" });
-    collection.graph(example.graph).then((graph) => {
-      if (graph) picture.append(drawGraph(graph, [], assignmentPaint(graph, []), { small: true, mark: example.vertex, title: "" }));
-    });
     const name = collection.name(example.graph);
     return h(
       "li",
@@ -30,7 +26,7 @@ export function showLatent(panel, collection, p, actions) {
       h(
         "button",
         { class: "neighbour", onclick: () => actions.open(example.graph), title: name },
-        picture,
+        thumbnail(collection, example.graph, example.vertex),
         h("span", { class: "name" }, name),
         h("span", { class: "muted" }, `vertex ${example.vertex} · ${percent(example.strength)}`),
       ),

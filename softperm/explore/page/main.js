@@ -65,7 +65,7 @@ class Page {
     element("theme").addEventListener("click", () => this.#switchTheme());
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.map.draw());
     document.addEventListener("keydown", (event) => {
-      if (event.target.matches("input, select, textarea")) return;
+      if (event.target.matches("input:not([type=checkbox]), select, textarea")) return;
       if (event.key === "/") {
         event.preventDefault();
         element("search").focus();
@@ -213,14 +213,24 @@ class Page {
     this.selected = i;
     this.map.focus = i;
     this.map.setMarks([{ index: i, label: shortened(this.collection.name(i)) }]);
-    const graph = (await this.collection.graph(i)) ?? (await this.actions.describe?.(i));
+    const graph = await this.#details(i);
     if (this.selected !== i) return; // another click came first
     this.shown = graph;
     const panel = element("panel-graph");
     if (graph) showGraph(panel, this.collection, graph, this.view, this.actions);
     else showMissing(panel, this.collection, i);
     this.select("graph");
-    this.clickMilliseconds = performance.now() - started;
+    afterFrame(() => (this.clickMilliseconds = performance.now() - started));
+  }
+
+  /** Graph i, from the server if the page does not hold it; null if nobody has it. */
+  async #details(i) {
+    try {
+      return (await this.collection.graph(i)) ?? (await this.actions.describe?.(i)) ?? null;
+    } catch (error) {
+      this.say(`Not answered: ${error.message}`);
+      return null;
+    }
   }
 
   /** Shows a graph that is not part of the collection. */
@@ -234,7 +244,7 @@ class Page {
   async compare(i) {
     if (!this.shown) return this.open(i);
     this.setChoosing(false);
-    const second = (await this.collection.graph(i)) ?? (await this.actions.describe?.(i));
+    const second = await this.#details(i);
     this.select("compare");
     if (!second) {
       element("panel-compare").replaceChildren(h("p", { class: "note" }, this.collection.about.missing));
@@ -292,10 +302,15 @@ async function start() {
   const collection = await Collection.open();
   const page = new Page(collection);
   window.page = page; // for the console and for tests
-  requestAnimationFrame(() => {
+  afterFrame(() => {
     page.firstMapMilliseconds = performance.now();
     document.body.dataset.ready = "yes";
   });
+}
+
+/** Calls a function once the next frame is painted. */
+function afterFrame(call) {
+  requestAnimationFrame(() => setTimeout(call));
 }
 
 start();

@@ -40,10 +40,10 @@ export class GraphMap {
     this.draw();
   }
 
-  /** Rings around graphs: [{index, colour, label}]. */
+  /** Rings around graphs: [{index, label}]. */
   setMarks(marks) {
     this.marks = marks;
-    this.draw();
+    this.#drawMarks();
   }
 
   reset() {
@@ -53,8 +53,12 @@ export class GraphMap {
   }
 
   draw() {
-    if (this.pending) return;
-    this.pending = requestAnimationFrame(() => {
+    this.stale = true; // the dots are drawn again; otherwise only marks and the lasso are
+    this.#drawMarks();
+  }
+
+  #drawMarks() {
+    this.pending ||= requestAnimationFrame(() => {
       this.pending = 0;
       this.#paint();
     });
@@ -109,10 +113,17 @@ export class GraphMap {
     if (!width || !height) return;
     if (this.canvas.width !== width || this.canvas.height !== height) {
       Object.assign(this.canvas, { width, height });
-      this.image = null;
+      this.image = this.context.createImageData(width, height);
+      this.stale = true;
     }
-    this.image ??= this.context.createImageData(width, height);
     const style = getComputedStyle(this.canvas);
+    if (this.stale) this.#paintDots(view, ratio, width, height, style);
+    this.stale = false;
+    this.context.putImageData(this.image, 0, 0);
+    this.#paintMarks(view, ratio, style);
+  }
+
+  #paintDots(view, ratio, width, height, style) {
     const background = channels(style.getPropertyValue("--map"));
     new Uint32Array(this.image.data.buffer).fill(
       0xff000000 | (background[2] << 16) | (background[1] << 8) | background[0],
@@ -124,8 +135,6 @@ export class GraphMap {
       this.#splat(view, ratio, width, height, dot, 0, 0.12);
       this.#splat(view, ratio, width, height, dot, 1, this.size > CROWD ? 0.6 : 0.88);
     }
-    this.context.putImageData(this.image, 0, 0);
-    this.#paintMarks(view, ratio, style);
   }
 
   /** Where places lie in the image: x = ax · place + bx. */
@@ -285,7 +294,7 @@ export class GraphMap {
         this.centre[1] += (place[1] - before[1]) / scale[1];
       }
       this.pointers.set(event.pointerId, place);
-      if (this.path) this.draw();
+      if (this.path) this.#drawMarks();
       else this.#drawMoving();
     });
     const finish = (event) => {
@@ -296,7 +305,7 @@ export class GraphMap {
         if (i >= 0) this.listeners.pick(i, event.shiftKey);
       }
       this.path = null;
-      this.draw();
+      this.#drawMarks();
     };
     canvas.addEventListener("pointerup", finish);
     canvas.addEventListener("pointercancel", finish);
@@ -359,9 +368,10 @@ export class GraphMap {
     const [x, y] = this.place(best, view);
     if (x < 0 || y < 0 || x > view.width || y > view.height) {
       this.centre = [this.places[2 * best] / 65535, this.places[2 * best + 1] / 65535];
+      this.stale = true;
     }
     this.listeners.hover(best, this.place(best), true);
-    this.draw();
+    this.#drawMarks();
   }
 
   /** The active graphs inside a polygon on the canvas. */

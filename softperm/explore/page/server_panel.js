@@ -39,10 +39,11 @@ async function describe(collection, input, index, name) {
 /** Adds the panel to the page, and what only a server can do to its other parts. */
 export function startServerPanel(page) {
   const { collection, actions } = page;
-  actions.explain = async (graph) => {
+  const explain = async (graph) => {
     const answer = await ask("explain", { graph: reference(graph) });
     graph.explanation = { vertices: Float32Array.from(answer.vertices.flat()), edges: Float32Array.from(answer.edges.flat()) };
   };
+  if (collection.about.explains) actions.explain = explain;
   actions.distance = async (first, second) => {
     const answer = await ask("distance", { first: reference(first), second: reference(second) });
     return { distance: answer.distance, lower: answer.lower_bound, exact: answer.exact, image: answer.matching };
