@@ -31,9 +31,6 @@ def kernel(function: Callable | None = None, **options: Any) -> Any:
     Args:
         function: the function; left out when there are options, as in ``@kernel(fastmath=True)``.
         options: further options of ``numba.njit``.
-
-    Returns:
-        The compiled function, or a decorator.
     """
     if function is None:
         return lambda function: kernel(function, **options)

@@ -40,9 +40,6 @@ def graph_from_lists(
         edges: the attributes of each edge.
         once: whether undirected edges are listed once.
 
-    Returns:
-        The graph.
-
     Raises:
         ValueError: two vertices of one name, or an edge to an unknown vertex.
     """

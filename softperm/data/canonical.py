@@ -149,9 +149,6 @@ def check_same_fields(graphs: Sequence[Data]) -> None:
     Weights are exempt, since no weights means weights of 1, and so are the edge fields of a graph
     without edges and all fields of a graph without vertices.
 
-    Args:
-        graphs: canonical graphs.
-
     Raises:
         GraphError: a graph differs from the majority.
     """

@@ -122,10 +122,6 @@ class Collection:
 
         Batches of equal cost need equal numbers of vertices, not of graphs. A larger graph is a
         part of its own.
-
-        Args:
-            index: the graphs' positions.
-            vertices: largest number of vertices of a part.
         """
         cuts, total = [0], 0
         for k, size in enumerate(self.sizes[index.to(self.ptr.device)].tolist()):
@@ -191,9 +187,6 @@ def prepare(batch: GraphBatch) -> GraphBatch:
 
     Args:
         batch: simple undirected graphs, both directions of every edge, in any order.
-
-    Returns:
-        A new batch with sorted edges and ``structure``.
 
     Raises:
         ValueError: the argument is not a batch, or its edges are directed, repeated, self-loops,

@@ -368,10 +368,6 @@ def degree(edge_index: Int[Tensor, "2 E"], num_nodes: int) -> Int[Tensor, " V"]:
 
     .. math:: d_v = |\{u : (v, u) \in E\}|
 
-    Args:
-        edge_index: both directions of every edge, in any order.
-        num_nodes: number of vertices V.
-
     Returns:
         Degrees, (V,) int64, on the device of ``edge_index``.
 
@@ -464,9 +460,6 @@ def rings(
         graphs: the collection.
         longest: greatest length, at least 4.
         budget: edges to look at from one vertex for one length.
-
-    Returns:
-        Counts, a column for each length.
     """
     found = np.zeros((graphs.vertices, longest - 3), dtype=np.int64)
     core, twin = core_number(graphs), twins(graphs, smallest=32)
@@ -866,10 +859,6 @@ def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V 
 
     Distributions are kept where a walk can be by then, for blocks of vertices at once, and for one
     vertex of each set of twins. Exact but for rounding in float64.
-
-    Args:
-        graphs: the collection.
-        steps: greatest number k of steps.
     """
     found = np.zeros((graphs.vertices, steps))
     twin = twins(graphs, smallest=_BLOCK)

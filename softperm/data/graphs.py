@@ -60,9 +60,6 @@ def as_graph(
             edge have different values, the first listed direction counts.
         fields: names of the attributes to read.
 
-    Returns:
-        The canonical graph.
-
     Raises:
         GraphError: the graph cannot be used; the message says what is wrong and what to do.
 

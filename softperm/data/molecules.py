@@ -183,15 +183,7 @@ class Molecules:
 
 
 def encode(mols: Iterable[Mol], encoding: Encoding) -> Molecules:
-    """Lay molecules end to end, with the features of an encoding.
-
-    Args:
-        mols: RDKit's molecules.
-        encoding: the features of their atoms and bonds.
-
-    Returns:
-        Their graphs.
-    """
+    """Lay molecules end to end, with the features of an encoding."""
     sizes, edge_counts, atoms, rows, columns, bonds = [], [], [], [], [], []
     for mol in mols:
         sizes.append(mol.GetNumAtoms())

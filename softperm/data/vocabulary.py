@@ -85,12 +85,6 @@ class Vocabulary:
         did not occur in training gets code −1, with one warning for all graphs. A graph without
         weights has weights of 1.
 
-        Args:
-            graphs: canonical graphs.
-
-        Returns:
-            The collection, in the order of ``graphs``.
-
         Raises:
             GraphError: a graph has other fields, or fields of other sizes, than in training.
         """
@@ -178,9 +172,6 @@ class Vocabulary:
 
         Args:
             config: parsed JSON, possibly from a damaged or foreign file.
-
-        Returns:
-            The vocabulary.
 
         Raises:
             ValueError: if a key is unknown or missing, or a value has the wrong type.

@@ -25,9 +25,6 @@ def spectral_lower_bound(g1: Any, g2: Any) -> float:
     Args:
         g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
-
-    Returns:
-        A lower bound of the distance, with or without labels.
     """
     return Frobenius().distance(spectral_bound(read_pair(g1, g2, labels=False)))
 
@@ -43,9 +40,6 @@ def degree_lower_bound(g1: Any, g2: Any) -> float:
     Args:
         g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
-
-    Returns:
-        A lower bound of the distance, with or without labels.
     """
     return Frobenius().distance(degree_bound(read_pair(g1, g2, labels=False)))
 
@@ -63,9 +57,6 @@ def assignment_lower_bound(g1: Any, g2: Any, *, labels: bool = False) -> float:
         g1: a graph, anything :func:`softperm.data.graphs.as_graph` takes.
         g2: another.
         labels: whether only vertices of equal label may be matched.
-
-    Returns:
-        A lower bound of the distance.
     """
     pair = read_pair(g1, g2, labels=labels)
     return Frobenius().distance(bound_node(pair, plant(pair), 0, np.inf))

@@ -148,12 +148,7 @@ Metric = Frobenius | EditCosts
 
 
 class Codes:
-    """Codes of vertex labels and kinds of edges, numbered in the order of their first use.
-
-    Args:
-        labels: whether vertex labels are read.
-        edge_labels: whether edge labels are read.
-    """
+    """Codes of vertex labels and kinds of edges, numbered in the order of their first use."""
 
     def __init__(self, *, labels: bool, edge_labels: bool) -> None:
         self.labels, self.edge_labels = labels, edge_labels

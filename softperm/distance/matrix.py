@@ -188,13 +188,7 @@ def fingerprint(model: Model, packed: Packed) -> str:
 
 
 def save(path: Path, table: PairTable, digest: str) -> None:
-    """Writes a checkpoint atomically.
-
-    Args:
-        path: the file.
-        table: the state of each pair.
-        digest: the fingerprint of the graphs.
-    """
+    """Writes a checkpoint atomically."""
     content = io.BytesIO()
     np.savez_compressed(content, mark=np.array(digest), **vars(table))
     write_atomically(path, seal(_HEADER, content.getvalue()))
@@ -202,14 +196,6 @@ def save(path: Path, table: PairTable, digest: str) -> None:
 
 def load(path: Path, pairs: int, digest: str) -> PairTable:
     """Reads a checkpoint; returns an empty table if the file does not exist.
-
-    Args:
-        path: the file.
-        pairs: the expected number of pairs.
-        digest: the expected fingerprint.
-
-    Returns:
-        The table.
 
     Raises:
         ValueError: the file is not a checkpoint, or belongs to other graphs.

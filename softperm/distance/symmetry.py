@@ -62,10 +62,6 @@ def orbits(
 def representatives(model: Model, packed: Packed) -> Int[np.ndarray, " B"]:
     """The first graph that is isomorphic to each graph, with equal labels and weights.
 
-    Args:
-        model: the costs.
-        packed: the graphs.
-
     Returns:
         Indices of graphs; a graph's own index if no earlier graph is isomorphic to it.
     """

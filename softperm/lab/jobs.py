@@ -158,10 +158,6 @@ def group_into_jobs(runs: Iterable[Run], max_models: int) -> list[Job]:
 
     Jobs of one shape have nearly equal sizes, the larger ones first: when some of the jobs are
     finished, the remaining runs are grouped into the same jobs again.
-
-    Args:
-        runs: what has to be trained.
-        max_models: maximum number of models in a stack.
     """
     runs = list(runs)
     with_ensemble = {_training_key(run) for run in runs if ensemble_size(run) > 1}
@@ -354,9 +350,6 @@ def train_job(
         checkpoint: file from which an interrupted training resumes.
         on_epoch: called with the number of each finished epoch.
         interrupted: whether to stop.
-
-    Returns:
-        A record of each run.
 
     Raises:
         KeyboardInterrupt: the training was interrupted; the checkpoint holds its state.
@@ -619,18 +612,7 @@ def _common_config(job: Job, members: Sequence[tuple[int, ...]]) -> TrainingConf
 
 
 class _Networks:
-    """The networks of a job.
-
-    Args:
-        system: which builds them.
-        graphs: all graphs.
-        networks: what to train.
-        parts: training and validation graphs of each network.
-        tasks: of each network.
-        targets: of all graphs, for each network.
-        config: settings of training that all have.
-        device: where to train.
-    """
+    """The networks of a job."""
 
     def __init__(
         self,

@@ -82,11 +82,7 @@ class ProtocolSettings:
 
 
 class EvaluationError(ValueError):
-    """Some systems could not be trained; all others are finished.
-
-    Attributes:
-        records: final records of the other systems.
-    """
+    """Some systems could not be trained; all others are finished."""
 
     def __init__(self, message: str, records: list[Record]) -> None:
         super().__init__(message)
@@ -197,9 +193,6 @@ def evaluate(
         folder: folder of records and checkpoints. Several processes may share it: a process waits
             while another one evaluates the same system on the same dataset, then loads its records.
         progress: receives the number of finished epochs.
-
-    Returns:
-        The records of the final stage.
 
     Raises:
         ValueError: a system does not support this kind of task; nothing was trained.

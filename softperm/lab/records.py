@@ -169,15 +169,7 @@ def find_records(folder: Path) -> Iterator[Record]:
 
 
 def collect_records(records: Iterable[Record], folder: Path) -> list[Record]:
-    """Writes records into one compressed file, without curves, which no table shows.
-
-    Args:
-        records: records to collect, each once.
-        folder: folder of the file :data:`COLLECTED`.
-
-    Returns:
-        The records as written.
-    """
+    """Writes records into one compressed file, without curves, which no table shows."""
     ordered = sorted(records, key=lambda r: (r.run.dataset, r.run.model))
     collected = [replace(record, curve={}) for record in ordered]
     write_records(folder / COLLECTED, collected)
@@ -206,11 +198,7 @@ class Peak:
 
 
 class PeakMemory:
-    """Measures the peak memory of jobs on a device; jobs may overlap in time.
-
-    Args:
-        device: where the jobs run.
-    """
+    """Measures the peak memory of jobs on a device; jobs may overlap in time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

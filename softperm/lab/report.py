@@ -511,9 +511,6 @@ def training_curves(cells: Sequence[Cell]) -> Figure | None:
 
     A run that stopped early counts up to its last epoch.
 
-    Args:
-        cells: systems on one dataset.
-
     Returns:
         The figure; None if no record has a curve.
     """
@@ -579,11 +576,7 @@ def _table_cell(text: str) -> str:
 
 
 class Page:
-    """A page to which parts are added in order.
-
-    Args:
-        title: heading of the page.
-    """
+    """A page to which parts are added in order."""
 
     def __init__(self, title: str) -> None:
         self.title = title

@@ -326,11 +326,6 @@ class _Parts:
     A gradient with respect to an aligned matrix becomes one with respect to the weights and
     attributes of undirected edges (E, channels), or attributes of vertices (N, F). Where vertices
     are encoded by φ before they are aligned, a vertex has one number, its presence, which is 1.
-
-    Args:
-        model: its views say how the numbers are aligned.
-        batch: the graph.
-        encoded: the graph with encoded vertices.
     """
 
     def __init__(self, model: PiGNN, batch: GraphBatch, encoded: GraphBatch) -> None:

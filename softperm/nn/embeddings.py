@@ -20,10 +20,6 @@ class LabelEmbedding(nn.Module):
     r"""Sum of one learnt vector per label column: :math:`x_i = \sum_c T_c[\text{label}_{ic}]`.
 
     Code −1, an unknown label, adds nothing.
-
-    Args:
-        sizes: vocabulary size of each column.
-        size: length of the vectors.
     """
 
     first: Tensor
@@ -54,11 +50,7 @@ class LabelEmbedding(nn.Module):
 
 
 class EmbedVertices(nn.Module):
-    """A batch whose ``x`` begins with the vectors of its vertex labels.
-
-    Args:
-        embedding: the embedding of the label columns.
-    """
+    """A batch whose ``x`` begins with the vectors of its vertex labels."""
 
     def __init__(self, embedding: LabelEmbedding) -> None:
         super().__init__()
@@ -89,9 +81,6 @@ class EmbeddedEdges(nn.Module):
 
     Alignment is linear, so the aligned vectors are the aligned one-hot labels times the table:
     the number of channels that are aligned is that of the labels, whatever the vectors' length.
-
-    Args:
-        embedding: of the label columns.
     """
 
     def __init__(self, embedding: LabelEmbedding) -> None:

@@ -61,12 +61,7 @@ class VertexStatistics:
 
     @classmethod
     def of(cls, graphs: Collection, index: Int[Tensor, " b"]) -> VertexStatistics:
-        """The statistics of the vertices of the chosen graphs.
-
-        Args:
-            graphs: the whole collection.
-            index: the training graphs.
-        """
+        """The statistics of the vertices of the chosen graphs."""
         chosen = torch.zeros(len(graphs), dtype=torch.bool, device=graphs.ptr.device)
         chosen[index.to(chosen.device)] = True
         vertices = torch.repeat_interleave(chosen, graphs.sizes)  # (V,)
@@ -120,9 +115,6 @@ class StandardiseAttributes(nn.Module):
     """A batch whose vertex attributes are standardised by those of the training vertices.
 
     Padding vertices keep attributes of 0, which are now those of an average vertex.
-
-    Args:
-        moments: of the attributes.
     """
 
     def __init__(self, moments: Moments) -> None:
@@ -309,11 +301,7 @@ class EncodeVertices(nn.Module):
 
 
 class DropAttributes(nn.Module):
-    """A batch whose vertex attributes are dropped at random in training.
-
-    Args:
-        p: share of the attributes dropped in training.
-    """
+    """A batch whose vertex attributes are dropped at random in training."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -333,9 +321,6 @@ class Dropout(nn.Module):
     place of a unit. So a network drops the same units alone and in a stack of many, before and
     after an interruption, on every device, and in a CUDA graph, which replays the counting of
     steps. The network that it is part of counts its training steps: see :func:`count_step`.
-
-    Args:
-        p: the share.
     """
 
     seed: Tensor

@@ -236,11 +236,7 @@ class MixedPermutation(nn.Module):
 
 
 class SideBySide(nn.Module):
-    """Several permutations of the same graph, each with latent vertices of its own.
-
-    Args:
-        permutations: the K permutations.
-    """
+    """Several permutations of the same graph, each with latent vertices of its own."""
 
     def __init__(self, permutations: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -47,9 +47,6 @@ def register(
             differentiating the operator is an error.
         vmap: ``vmap(operator, info, in_dims, *inputs)`` is the rule of ``torch.vmap``; see
             :func:`over_models`.
-
-    Returns:
-        The operator.
     """
     name = schema.partition("(")[0]
     qualified = f"softperm::{name}"

@@ -57,12 +57,7 @@ class Prices(NamedTuple):
 
 
 def prices(model: Model, edge_label: Int[np.ndarray, " K"]) -> Prices:
-    """Prices with which the differences of fingerprints never exceed the cost.
-
-    Args:
-        model: the costs.
-        edge_label: label of each kind of edge.
-    """
+    """Prices with which the differences of fingerprints never exceed the cost."""
     alone = np.abs(model.value[1:]) ** model.power
     least = float(alone.min(initial=np.inf)) if alone.size else 0.0
     by_label = 0.0

@@ -78,11 +78,7 @@ class VectorIndex:
         return int(self._vectors.ntotal)
 
     def update(self, originals: Mapping[Any, Any] | None = None) -> None:
-        """Adds the vectors of new graphs of the index and removes those of removed ones.
-
-        Args:
-            originals: as for :meth:`build`.
-        """
+        """Adds the vectors of new graphs of the index and removes those of removed ones."""
         originals = originals or {}
         present = self.graphs.ids
         gone = set(self._place) - set(present)

@@ -75,13 +75,7 @@ class MiniBatch:
 
 
 class BatchLoader:
-    """Puts mini-batches of a collection on a device.
-
-    Args:
-        examples: graphs and targets.
-        task: encodes the targets.
-        device: where mini-batches are needed.
-    """
+    """Puts mini-batches of a collection on a device."""
 
     def __init__(self, examples: Examples, task: Task, device: torch.device) -> None:
         self.task, self.device = task, device

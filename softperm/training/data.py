@@ -108,11 +108,6 @@ def hold_out(groups: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray
 
     The number held out of a group is rounded; at least one graph of every group stays.
 
-    Args:
-        groups: the group of each graph, such as its class.
-        fraction: share to hold out.
-        seed: of the random choice.
-
     Returns:
         Indices that stay and indices held out, each ascending.
     """

@@ -199,12 +199,6 @@ def shares(
 
     Graphs are dealt by size, forwards and backwards in turn, so that all processes have about the
     same number of vertices.
-
-    Args:
-        part: the mini-batch.
-        sizes: number of vertices of every graph of the collection.
-        fabric: the processes.
-        pieces: number of pieces.
     """
     piles = fabric.world_size * pieces
     if piles == 1:
@@ -219,13 +213,7 @@ def shares(
 def gather_rows(
     fabric: Fabric | OneDevice, rows: Float[Tensor, "_ C"], count: int
 ) -> Float[Tensor, "b C"]:
-    """All rows, of which each process has every ``world_size``-th; on the CPU.
-
-    Args:
-        fabric: the processes.
-        rows: the rows of this process.
-        count: number of rows of all processes.
-    """
+    """All rows, of which each process has every ``world_size``-th; on the CPU."""
     world = fabric.world_size
     if world == 1:
         return rows
@@ -286,11 +274,7 @@ def shared_statistics(model: nn.Module, fabric: Fabric | OneDevice) -> Iterator[
 
 
 class _SharedBatchNorm(VertexBatchNorm):
-    """Batch normalisation over the vertices of all processes.
-
-    Args:
-        local: the module whose parameters and statistics it uses.
-    """
+    """Batch normalisation over the vertices of all processes."""
 
     def __init__(self, local: VertexBatchNorm) -> None:
         super().__init__(len(local.weight), local.momentum, local.eps, relu=local.relu)

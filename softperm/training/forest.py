@@ -114,11 +114,6 @@ class Trees:
     def from_tensors(cls, tensors: Mapping[str, Tensor], outputs: int, columns: int) -> Trees:
         """The forest of arrays that a file holds.
 
-        Args:
-            tensors: as :meth:`tensors` gives them.
-            outputs: number C of outputs.
-            columns: number Z of columns of a row.
-
         Raises:
             ValueError: the arrays are not a forest on such rows.
         """

@@ -87,9 +87,6 @@ class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM ended a training after its checkpoint was written.
 
     The networks have the parameters of their best epochs so far.
-
-    Attributes:
-        results: of each network.
     """
 
     def __init__(self, results: Sequence[FitResult]) -> None:
@@ -407,16 +404,7 @@ class Training(ABC):
 
 
 class OneModel(Training):
-    """The training of one network, in one process or in several.
-
-    Args:
-        processes: the processes and devices.
-        model: the network.
-        task: loss and score.
-        train: training graphs.
-        validation: held-out graphs, if any.
-        config: settings.
-    """
+    """The training of one network, in one process or in several."""
 
     def __init__(
         self,

@@ -359,10 +359,6 @@ def choose_task(task: str, file: GraphFile) -> str:
     ``auto`` takes strings, class labels of TUDataset files and at most 20 distinct whole numbers
     for classes, several columns of 0 and 1 for yes-or-no answers, and other numbers for regression.
 
-    Args:
-        task: ``auto``, ``classification``, ``multilabel`` or ``regression``.
-        file: graphs with the targets to learn.
-
     Raises:
         ValueError: the targets do not fit the task.
     """

@@ -93,9 +93,6 @@ def fit_stack(
         on_epoch: called with the number of each epoch as it ends.
         callbacks: called with the first network's row of the curve; they wait for the device.
 
-    Returns:
-        The training curve and best epoch of each network.
-
     Raises:
         KeyboardInterrupt: training was stopped; see :func:`softperm.training.loop.fit`.
     """

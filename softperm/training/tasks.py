@@ -340,10 +340,6 @@ class StackedScore:
     """The scores of M models, each for its own graphs.
 
     Accuracy and absolute error are computed for all models at once; other scores one by one.
-
-    Args:
-        tasks: each model's task, all of one kind.
-        device: of outputs and targets.
     """
 
     def __init__(self, tasks: Sequence[Task], device: torch.device) -> None:

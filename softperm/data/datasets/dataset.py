@@ -38,13 +38,7 @@ _PAPER_WITHOUT_ATTRIBUTES = ("PROTEINS",)  # the paper's table lists 3 labels an
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Structural features of a dataset, which are computed once and kept on disk.
-
-    Attributes:
-        folder: where the files are.
-        name: name of the dataset.
-        fingerprint: SHA-256 of its graphs.
-    """
+    """Structural features of a dataset, which are computed once and kept on disk."""
 
     folder: Path
     name: str
@@ -122,12 +116,6 @@ class Dataset:
         downloaded. For other datasets, stratified folds are drawn once from ``seed`` and stored in
         the cache.
 
-        Args:
-            seed: determines the folds of a dataset without published splits.
-
-        Returns:
-            The folds.
-
         Raises:
             ValueError: published splits exist but are not available, or do not fit this dataset.
         """
@@ -157,21 +145,11 @@ class Dataset:
         return FeatureStore(self.store.cache / "features", self.name, self.fingerprint)
 
     def random_split(self, seed: int) -> Split:
-        """80 / 10 / 10 % of the graphs at random, as the paper divides QM9.
-
-        Args:
-            seed: determines the shuffle.
-
-        Returns:
-            The split.
-        """
+        """80 / 10 / 10 % of the graphs at random, as the paper divides QM9."""
         return random_split(len(self), seed)
 
     def graphs(self, index: Iterable[int] | None = None) -> list[Data]:
         """Some graphs as canonical PyG ``Data``, without targets.
-
-        Args:
-            index: which graphs; all by default.
 
         Returns:
             The graphs, with codes as labels.
@@ -238,15 +216,6 @@ def recipe_of(
 ) -> Recipe:
     """How to prepare a dataset from its raw files, which are downloaded if needed.
 
-    Args:
-        entry: which dataset.
-        store: where to look for the files.
-        symmetrise: see :func:`load_dataset`.
-        progress: receives the number of bytes downloaded.
-
-    Returns:
-        The recipe.
-
     Raises:
         ValueError: the files are not available.
     """
@@ -288,9 +257,6 @@ def dataset_of(prepared: Prepared, store: Store, task: Task | None, attributes: 
         store: where its raw files are.
         task: which targets to use, if the source has both classes and values.
         attributes: whether the graphs have continuous vertex attributes.
-
-    Returns:
-        The dataset.
 
     Raises:
         GraphError: an attribute is not finite.

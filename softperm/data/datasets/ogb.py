@@ -43,9 +43,6 @@ def ogb_recipe(entry: Entry, path: Path, downloaded: bool, processes: int | None
         downloaded: whether the files were downloaded, and must be the known ones.
         processes: number of processes that parse molecules; by default one for each core.
 
-    Returns:
-        The recipe.
-
     Raises:
         ValueError: a file is missing.
     """
@@ -95,14 +92,7 @@ def _text_digest(path: Path, place: str) -> str:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of OGB's table.
-
-    Args:
-        smiles: position of the SMILES column.
-        values: positions of the target columns.
-        targets: names of the target columns.
-        width: number of columns.
-    """
+    """The columns of OGB's table."""
 
     smiles: int
     values: tuple[int, ...]
@@ -112,13 +102,6 @@ class Columns:
 
 def find_columns(header: list[str], where: str) -> Columns:
     """Read the header of OGB's table: targets, then ``smiles`` and ``mol_id``.
-
-    Args:
-        header: the names of the columns.
-        where: the file, for error messages.
-
-    Returns:
-        The columns.
 
     Raises:
         ValueError: there is no SMILES column, or no target.

@@ -223,9 +223,6 @@ def open_prepared(folder: Path, verify: bool = True) -> Prepared:
         folder: its folder.
         verify: whether to verify the arrays if they have not been verified since they last changed.
 
-    Returns:
-        Its arrays and schema.
-
     Raises:
         ValueError: the folder is incomplete, damaged, or of another format version.
     """
@@ -455,14 +452,6 @@ def prepare(recipe: Recipe, store: Store, progress: Report = silent) -> Prepared
     another folder, and the versions of the libraries that prepared it. If these are not installed,
     a folder that was prepared elsewhere and copied here is used. A folder is written under another
     name and renamed when complete; a second process that needs it waits for the first.
-
-    Args:
-        recipe: how to prepare it.
-        store: where prepared datasets are stored.
-        progress: receives the progress.
-
-    Returns:
-        The mapped dataset.
 
     Raises:
         ValueError: the raw data is unusable, or not the data that its name promises.

@@ -84,9 +84,6 @@ def qm9_recipe(path: Path, dropped: Path | None, processes: int | None = None) -
             archive of these two.
         dropped: the public list of molecules to omit, for the second and third.
         processes: number of processes that parse molecules; by default one for each core.
-
-    Returns:
-        The recipe.
     """
     from_table = path.name.endswith(".csv.xz")
     beside = path.with_name(_POSITIONS if from_table else "gdb9.sdf.csv")
@@ -260,9 +257,6 @@ class SmilesBatch:
 
 def encode_smiles(batch: SmilesBatch) -> tuple[Molecules, np.ndarray | None]:
     """Parse SMILES, add hydrogens, and assign the positions to the atoms.
-
-    Args:
-        batch: the molecules.
 
     Returns:
         The graphs, and the positions of their atoms, (v, 3) float32, if the batch has any.

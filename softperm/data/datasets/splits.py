@@ -62,13 +62,6 @@ def read_folds(path: Path, graphs: int) -> Folds:
     The file is a list of folds, each ``{"test": […], "model_selection": [{"train": […],
     "validation": […]}]}``.
 
-    Args:
-        path: the JSON file.
-        graphs: number of graphs of the dataset.
-
-    Returns:
-        The folds.
-
     Raises:
         ValueError: the file has another layout, or does not contain every graph once.
     """
@@ -117,9 +110,6 @@ def make_folds(
         seed: determines the shuffles.
         folds: number of outer folds.
 
-    Returns:
-        One split for each fold.
-
     Raises:
         ValueError: there are too few graphs or folds, or not one class for each graph.
 
@@ -152,9 +142,6 @@ def random_split(graphs: int, seed: int, validation: float = 0.1, test: float = 
         seed: determines the shuffle.
         validation: fraction of graphs in the validation set.
         test: fraction of graphs in the test set.
-
-    Returns:
-        The split, each part in ascending order.
 
     Raises:
         ValueError: a fraction is outside [0, 1), or no graph remains for training.

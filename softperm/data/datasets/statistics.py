@@ -22,20 +22,7 @@ _DRAWABLE = 500  # vertices; drawings of larger graphs are not readable
 
 @dataclass(frozen=True)
 class Statistics:
-    """One column of the paper's table of datasets.
-
-    Args:
-        max_vertices: number of vertices of the largest graph.
-        min_vertices: number of vertices of the smallest graph.
-        mean_vertices: mean number of vertices of a graph.
-        max_edges: largest number of undirected edges of a graph.
-        min_edges: smallest number of undirected edges of a graph.
-        mean_edges: mean number of undirected edges of a graph.
-        labels: number of different vertex labels; None without labels.
-        attributes: number of continuous attributes of a vertex; None without attributes.
-        graphs: number of graphs.
-        classes: number of classes; None for other targets.
-    """
+    """One column of the paper's table of datasets."""
 
     max_vertices: int | None
     min_vertices: int | None
@@ -76,9 +63,6 @@ class Comparison:
 def statistics_of(dataset: Dataset) -> Statistics:
     """The numbers of the paper's table, computed from a dataset's graphs.
 
-    Args:
-        dataset: any dataset, with or without attributes.
-
     Returns:
         The numbers, not rounded. Labels are those of the source.
     """
@@ -105,14 +89,7 @@ def edge_counts(dataset: Dataset) -> Int[Tensor, " B"]:
 
 
 def compare(dataset: Dataset) -> tuple[Comparison, ...]:
-    """Compare a dataset's numbers with the paper's.
-
-    Args:
-        dataset: the dataset.
-
-    Returns:
-        One comparison for each number of the table.
-    """
+    """Compare a dataset's numbers with the paper's."""
     found = asdict(statistics_of(dataset))
     paper: dict[str, float | int | None] = {}
     digits = 2
@@ -133,26 +110,12 @@ def compare(dataset: Dataset) -> tuple[Comparison, ...]:
 
 
 def degree_histogram(dataset: Dataset) -> Int[Tensor, " degrees"]:
-    """Number of vertices of each degree, from 0 on.
-
-    Args:
-        dataset: the dataset.
-
-    Returns:
-        Counts, (largest degree + 1,).
-    """
+    """Number of vertices of each degree, from 0 on."""
     return torch.bincount(dataset.collection.structure[:, 0].long())
 
 
 def histograms(dataset: Dataset) -> Figure:
-    """Histograms of the numbers of vertices and edges of a graph, and of the degrees.
-
-    Args:
-        dataset: the dataset.
-
-    Returns:
-        A figure of three panels.
-    """
+    """Histograms of the numbers of vertices and edges of a graph, and of the degrees."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -176,15 +139,7 @@ def histograms(dataset: Dataset) -> Figure:
 
 
 def choose(dataset: Dataset, count: int) -> Int[np.ndarray, " chosen"]:
-    """Graphs spread evenly over the sizes that can be drawn, smallest first.
-
-    Args:
-        dataset: the dataset.
-        count: how many.
-
-    Returns:
-        Their numbers.
-    """
+    """Graphs spread evenly over the sizes that can be drawn, smallest first."""
     sizes = dataset.collection.sizes.numpy()
     order = np.argsort(sizes, kind="stable")
     order = order[(sizes[order] > 0) & (sizes[order] <= max(_DRAWABLE, int(sizes.min())))]

@@ -84,9 +84,6 @@ class Store:
             remote: which file.
             progress: receives the number of bytes downloaded.
 
-        Returns:
-            Its path.
-
         Raises:
             ValueError: the file is not available; the message says where to put it.
         """
@@ -118,9 +115,6 @@ def open_store(
         root: data root; by default ``SOFTPERM_DATA``, or none.
         cache: cache folder; by default ``SOFTPERM_CACHE``, or ``softperm`` in the user's caches.
         mirror: address to download from; by default ``SOFTPERM_MIRROR``, or the public sources.
-
-    Returns:
-        The store.
 
     Raises:
         ValueError: the data root does not exist.

@@ -29,9 +29,6 @@ def tu_recipe(entry: Entry, path: Path, symmetrise: bool, downloaded: bool) -> R
         path: the folder or zip archive with its text files.
         symmetrise: see :func:`softperm.data.formats.tu.read_tu`.
         downloaded: whether the files were downloaded, and must be the known ones.
-
-    Returns:
-        The recipe.
     """
 
     def read(progress: Report) -> RawData:

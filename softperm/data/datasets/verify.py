@@ -15,14 +15,7 @@ from softperm.progress import Report, silent
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check.
-
-    Args:
-        name: the dataset.
-        what: what was checked.
-        good: whether it is as expected.
-        note: what was found.
-    """
+    """The result of one check."""
 
     name: str
     what: str
@@ -37,11 +30,6 @@ def raw_path(entry: Entry, store: Store) -> Path | None:
 
 def verify(entry: Entry, store: Store, progress: Report = silent) -> tuple[Check, ...]:
     """Check all files of a dataset that are on this machine.
-
-    Args:
-        entry: the dataset.
-        store: where its files are.
-        progress: receives the progress of preparing the dataset.
 
     Returns:
         Checks of the raw files, the data in them, the prepared files, and the splits.

@@ -69,9 +69,6 @@ def read_graphs(
         progress: called after each graph with the number of graphs read and their
             total, as estimated from the size of the file.
 
-    Returns:
-        The graphs and targets.
-
     Raises:
         ValueError: the file cannot be used; the message names the file, the line and the remedy. A
             problem of one graph is a :class:`softperm.errors.GraphError`.

@@ -90,9 +90,6 @@ def read_graphml_folder(
             or without the ending ``.graphml`` and with as many of its folders as make it unique,
             and one column for each target; a file without a row has no targets.
 
-    Returns:
-        Records.
-
     Raises:
         ValueError: the table names a file that does not exist, or is ambiguous.
     """

@@ -107,12 +107,7 @@ class Table:
         )
 
     def records(self, first: int, content: bytes) -> Iterator[Record | Unreadable]:
-        """The molecules of some lines, in their order.
-
-        Args:
-            first: number of the first line.
-            content: the lines.
-        """
+        """The molecules of some lines, in their order."""
         for line, row in read_rows(self.header, self.delimiter, first, content):
             where = f"{self.name} line {line}"
             if isinstance(row, str):

@@ -140,9 +140,6 @@ def read_tu_graphs(path: Path, symmetrise: bool) -> tuple[str, list[Data], dict[
 def to_graphs(arrays: TUArrays) -> list[Data]:
     """Each graph as its own canonical PyG ``Data``.
 
-    Args:
-        arrays: the dataset laid end to end.
-
     Returns:
         The graphs in order, with ``edge_index`` (2, E) and, where the dataset has them, ``x``
         (N, F), ``label`` (N,), ``edge_attr`` (E, d_e) and ``edge_label`` (E,); labels of several
@@ -234,9 +231,6 @@ def read_numbers(
         member: the file in it.
         dtype: type of the result; an integer type refuses numbers with a fraction.
         columns: how many numbers a line holds; by default as many as the first line.
-
-    Returns:
-        The numbers, (rows, columns).
 
     Raises:
         ValueError: a line does not hold ``columns`` numbers, or a number does not fit ``dtype``.

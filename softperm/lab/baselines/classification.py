@@ -41,12 +41,6 @@ class StructureFree(nn.Module):
     social datasets) a layer on each vertex precedes the sum: Deep Multisets (Zaheer et al., 2017).
     The ReLU of Errica et al. after the output layer of the fingerprint is left out, because it
     hides scores below 0 from the loss.
-
-    Args:
-        features: size F of a vertex's features.
-        outputs: number C of outputs.
-        labels_alone: whether all features are one-hot labels.
-        hidden: size H of all hidden layers.
     """
 
     def __init__(
@@ -75,10 +69,6 @@ class GCNLayer(nn.Module):
     .. math:: x_i' = \text{ReLU}\big(b + \sum_j W x_j / \sqrt{\hat d_i \hat d_j}\big)
 
     Neighbours include the vertex itself, and :math:`\hat d` counts it.
-
-    Args:
-        features: size F of the input.
-        hidden: size H of the output.
     """
 
     def __init__(self, features: int, hidden: int) -> None:
@@ -100,12 +90,6 @@ class GCN(Layered):
 
     The paper classifies vertices and leaves whole graphs open: the frame is that of Errica et al.
     for GraphSAGE (all layers' vectors side by side, max readout, two fully-connected layers).
-
-    Args:
-        features: size F of a vertex's features.
-        outputs: number C of outputs.
-        hidden: size H of the hidden vectors.
-        layers: rounds of message passing.
     """
 
     def __init__(self, features: int, outputs: int, hidden: int = 32, layers: int = 3) -> None:
@@ -120,8 +104,6 @@ class SAGELayer(nn.Module):
     r"""One round: :math:`x_i' = \text{ReLU}(W_1 x_i + W_2 \, \text{agg}_{j \in N(i)} x_j + b)`.
 
     Args:
-        features: size F of the input.
-        hidden: size H of the output.
         aggregate: mean or sum over neighbours.
     """
 
@@ -146,12 +128,7 @@ class SAGESumLayer(SAGELayer):
 
 
 class SAGEPoolLayer(SAGELayer):
-    r"""One round with the paper's pooling: the maximum over :math:`\text{ReLU}(W_p x_j + b_p)`.
-
-    Args:
-        features: size F of the input.
-        hidden: size H of the output.
-    """
+    r"""One round with the paper's pooling: the maximum over :math:`\text{ReLU}(W_p x_j + b_p)`."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__(features, hidden, max_neighbours)
@@ -172,13 +149,6 @@ class GraphSAGE(Layered):
     Left open, or settled as they do: no l2 normalisation of vectors; all layers' vectors side by
     side, max readout, two fully-connected layers. The aggregations of their grid are the mean, the
     sum (:class:`SAGESumLayer`) and the paper's pooling (:class:`SAGEPoolLayer`).
-
-    Args:
-        features: size F of a vertex's features.
-        outputs: number C of outputs.
-        hidden: size H of the hidden vectors.
-        layers: rounds of message passing.
-        aggregation: ``mean``, ``add`` or ``max`` over neighbours.
     """
 
     def __init__(
@@ -212,14 +182,6 @@ class GIN(nn.Module):
     outputs; the readout is a sum or a mean, and ε is learnt or 0, whichever validation prefers.
     These choices are buffers, not branches: networks that differ in them have the same shapes and
     can be trained side by side.
-
-    Args:
-        features: size F of a vertex's features.
-        outputs: number C of outputs.
-        widths: hidden size of each round of message passing.
-        train_eps: whether ε is learnt; else it is 0.
-        readout: ``sum`` or ``mean`` over a graph's vertices.
-        dropout: rate on each layer's outputs.
     """
 
     learns_eps: Tensor
@@ -280,9 +242,6 @@ class ECCLayer(nn.Module):
     hidden layer of ReLUs, whose width the paper varies from dataset to dataset.
 
     Args:
-        features: size F of the input.
-        edge_size: size of an edge's features.
-        hidden: size H of the output.
         width: hidden units of the network that makes the filters.
     """
 
@@ -316,14 +275,6 @@ class ECC(nn.Module):
     sign is arbitrary. It also inverts a dense matrix for each graph; Errica et al. ran out of
     resources on the large datasets. The optimiser is Adam, as for all systems here; they use
     gradient descent with its own decay. Results of this network cannot be compared with theirs.
-
-    Args:
-        features: size F of a vertex's features.
-        edge_size: size of an edge's features.
-        outputs: number C of outputs.
-        hidden: size H of the hidden vectors.
-        layers: number of convolutions.
-        dropout: rate after each convolution.
     """
 
     def __init__(
@@ -373,10 +324,7 @@ class DGCNN(nn.Module):
     are isomorphic up to colour refinement almost always, so their order does not matter.
 
     Args:
-        features: size F of a vertex's features.
-        outputs: number C of outputs.
         size_percentiles: number of vertices below which 0, 1, …, 100 % of training graphs lie.
-        hidden: size H of the hidden vectors.
         layers: convolutions before the one with a single channel.
         keep: share of the training graphs that have at most k vertices.
     """

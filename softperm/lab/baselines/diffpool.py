@@ -30,14 +30,7 @@ Mean = Callable[[Float[Tensor, "K F"]], Float[Tensor, "K F"]]
 
 
 class SAGEBlock(nn.Module):
-    """Three rounds of GraphSAGE with batch normalisation; their vectors side by side, one layer.
-
-    Args:
-        features: size F of the input.
-        hidden: size of each round.
-        size: size of the output.
-        rounds: number of rounds.
-    """
+    """Three rounds of GraphSAGE with batch normalisation; their vectors side by side, one layer."""
 
     def __init__(self, features: int, hidden: int, size: int, rounds: int = 3) -> None:
         super().__init__()
@@ -71,10 +64,8 @@ class DiffPool(MemoryLimited):
     entries, and the entropy of S, are added to the loss of the outputs: see :func:`carry`.
 
     Args:
-        features: size F of a vertex's features.
         largest: vertices of the largest training graph; a larger one is assigned to as many
             clusters.
-        outputs: number C of outputs.
         hidden: size of the rounds.
         embedding: size of Z.
     """

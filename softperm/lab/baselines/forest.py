@@ -30,12 +30,7 @@ Table = sp.csr_array | np.ndarray
 
 
 class GraphForest(ABC):
-    """A random forest on one vector for each graph; for all tasks.
-
-    Args:
-        trees: number of trees.
-        seed: of the forest's random choices.
-    """
+    """A random forest on one vector for each graph; for all tasks."""
 
     def __init__(self, trees: int = 500, seed: int = 0) -> None:
         self.trees, self.seed = trees, seed

@@ -30,11 +30,6 @@ class SetRounds(nn.Module):
 
     Batch normalisation (BN) is not in the paper: without it the initial vectors of sets dominate,
     and the ReLUs hardly act.
-
-    Args:
-        features: size of a set's initial vector.
-        hidden: size H of its vector.
-        rounds: number of rounds.
     """
 
     def __init__(self, features: int, hidden: int, rounds: int) -> None:
@@ -69,11 +64,7 @@ class HierarchicalGNN(MemoryLimited):
     numbers, and go through three layers; the paper leaves readout and widths open.
 
     Args:
-        features: size F of a vertex's features.
-        edge_size: size of an edge's features.
-        outputs: number C of outputs.
         set_size: of the largest sets: 2 for 1-2-GNN, 3 for 1-2-3-GNN.
-        hidden: size H of all hidden vectors.
         rounds: of message passing on each level.
     """
 

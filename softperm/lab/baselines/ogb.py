@@ -38,11 +38,8 @@ class Molecular(nn.Module):
     embedding for each label, as in OGB's examples.
 
     Args:
-        features: size F of a vertex's features.
-        hidden: size H of the hidden vectors.
         rounds: each turns vectors (V, H) and the batch into vectors (V, H).
         head: outputs (B, C) from the graphs' vectors (B, H).
-        dropout: rate after each round.
         residual: whether rounds have residual connections.
         relu_last: whether the last round too ends in a ReLU.
         readout: aggregates the vertices of each graph.
@@ -99,10 +96,6 @@ class GCNRound(nn.Module):
 
     .. math:: x_i' = \frac{\text{ReLU}(W x_i + r)}{\hat d_i}
         + \sum_{j \in N(i)} \frac{\text{ReLU}(W x_j + U e_{ij})}{\sqrt{\hat d_i \hat d_j}}
-
-    Args:
-        hidden: size H of the vectors.
-        edge_size: size of an edge's features.
     """
 
     def __init__(self, hidden: int, edge_size: int) -> None:
@@ -127,10 +120,6 @@ class GINRound(nn.Module):
 
     .. math:: x_i' = \text{MLP}\Big((1 + \epsilon) x_i
         + \sum_{j \in N(i)} \text{ReLU}(x_j + U e_{ij})\Big)
-
-    Args:
-        hidden: size H of the vectors.
-        edge_size: size of an edge's features.
     """
 
     def __init__(self, hidden: int, edge_size: int) -> None:
@@ -195,8 +184,6 @@ class PNARound(nn.Module):
     the edge's features; towers share the work, and the paper's number of them varies.
 
     Args:
-        hidden: size H of the vectors.
-        edge_size: size of an edge's features.
         degree_counts: number of training vertices with degree 0, 1, 2, …
         towers: groups of channels, each with its own messages; a divisor of H.
     """
@@ -255,10 +242,6 @@ class DGNRound(nn.Module):
     Laplacian is D − A; in a graph of several parts φ belongs to the smallest eigenvalue above 0 of
     all parts; without edges the field is 0. Where that eigenvalue is multiple (in very symmetric
     graphs) φ is not determined by the graph, and neither are the outputs: this is the method's own.
-
-    Args:
-        hidden: size H of the vectors.
-        edge_size: size of an edge's features.
     """
 
     def __init__(self, hidden: int, edge_size: int) -> None:
@@ -284,16 +267,7 @@ class DGNRound(nn.Module):
 
 
 class DGN(Molecular, MemoryLimited):
-    """The frame for molecules with rounds of :class:`DGNRound`, which share one field.
-
-    Args:
-        features: size F of a vertex's features.
-        edge_size: size of an edge's features.
-        outputs: number C of outputs.
-        hidden: size H of the hidden vectors.
-        layers: rounds of message passing.
-        dropout: rate after each round.
-    """
+    """The frame for molecules with rounds of :class:`DGNRound`, which share one field."""
 
     title = "DGN"
     remedy = "leave the large graphs out"
@@ -432,7 +406,6 @@ class PHCRound(nn.Module):
     Args:
         n: number of components.
         hidden: size H of the vectors, a multiple of n.
-        edge_size: size of an edge's features.
     """
 
     def __init__(self, n: int, hidden: int, edge_size: int) -> None:

@@ -129,12 +129,7 @@ class DTNN(MemoryLimited):
     attributes; sizes follow MoleculeNet (Wu et al., 2018), whose numbers the paper quotes.
 
     Args:
-        features: size F of a vertex's features.
-        outputs: number C of outputs.
-        positions: whether batches carry positions.
-        hidden: size H of an atom's vector.
         factors: size of the product of vector and distance.
-        rounds: number of rounds.
     """
 
     title = "DTNN"
@@ -192,7 +187,6 @@ class EdgeNetwork(nn.Module):
     .. math:: m_i = b + W x_i + \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j
 
     Args:
-        edge_size: size of an edge's features.
         hidden: size H of a vertex's vector, and of its message.
         width: hidden units of the network.
     """
@@ -229,11 +223,6 @@ class MPNN(MemoryLimited):
     Widths are open: 64 for vertices, 128 for the edge network.
 
     Args:
-        features: size F of a vertex's features.
-        edge_size: size of an edge's features.
-        outputs: number C of outputs.
-        positions: whether batches carry positions.
-        hidden: size H of a vertex's vector.
         width: hidden units of the network that makes Θ.
         rounds: of message passing, and steps of Set2Set.
     """
@@ -309,10 +298,6 @@ class PPGNBlock(nn.Module):
 
     :math:`m_1, m_2` are MLPs of two layers at each entry of the n × n matrices, :math:`m_3` one
     linear layer; their widths are the paper's for QM9 scaled by ``hidden``.
-
-    Args:
-        channels: number of matrices that come in.
-        hidden: number that go out.
     """
 
     def __init__(self, channels: int, hidden: int) -> None:
@@ -339,14 +324,6 @@ class PPGN(MemoryLimited):
     results are added up, as in the paper. Products are divided by √n, which the paper leaves out:
     without it values grow with the size of a graph to the power of the number of blocks. Weights
     begin as He et al.'s, or differences between graphs vanish in the products of small numbers.
-
-    Args:
-        features: size F of a vertex's features.
-        edge_size: size of an edge's features.
-        outputs: number C of outputs.
-        positions: whether batches carry positions.
-        hidden: channels of a block.
-        blocks: number of blocks.
     """
 
     title = "PPGN"

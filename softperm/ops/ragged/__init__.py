@@ -53,9 +53,6 @@ def propagate(
         edge_weight: weight of each edge, 1 by default; receives no gradient.
         canonical: whether edges are known to be sorted by row and symmetric, weights included, as
             :mod:`softperm.data.graphs` returns them; this saves sorting them twice.
-
-    Returns:
-        A vector for each vertex.
     """
     _check_rows(x=x)
     if edge_index.ndim != 2 or len(edge_index) != 2 or not _is_integral(edge_index):
