@@ -26,7 +26,7 @@ from softperm.data.datasets.prepared import ArrayWriter, open_prepared
 from softperm.estimators import PiGNNClassifier
 from softperm.nn.model import build
 from softperm.settings import TrainingConfig
-from softperm.training.batching import Examples
+from softperm.training.data import Examples
 from softperm.training.loop import fit
 from softperm.training.tasks import MultiLabel
 

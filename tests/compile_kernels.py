@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
-from softperm.ops.normalisation import gpu as normalisation
+from softperm.ops import gpu_normalisation as normalisation
 from softperm.ops.ragged import gpu as ragged
 from softperm.ops.transport import Problem, pose
 from softperm.ops.transport import gpu as transport

@@ -15,7 +15,7 @@ from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
-from softperm.training.batching import Examples
+from softperm.training.data import Examples
 from softperm.training.devices import PeerLost, connect, disconnect
 from softperm.training.epoch_tracker import Epoch
 from softperm.training.loop import fit

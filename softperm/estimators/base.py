@@ -43,8 +43,7 @@ from softperm.settings import (
     parameters,
     training_config,
 )
-from softperm.training.batching import Examples
-from softperm.training.data import TrainingData, divide
+from softperm.training.data import Examples, TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.epoch_tracker import Epoch
 from softperm.training.forest import GraphForest

@@ -43,8 +43,8 @@ from softperm.settings import (
     TrainingConfig,
     rules,
 )
-from softperm.training.batching import Examples
 from softperm.training.cuda_graphs import evaluating
+from softperm.training.data import Examples
 from softperm.training.epoch_tracker import CURVES, Epoch, EpochTracker
 from softperm.training.forest import GraphForest
 from softperm.training.loop import FitResult, fit, predict

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch
-from softperm.nn.alignment import align_edge_attributes
+from softperm.nn.permutation import align_edge_attributes
 
 
 class LabelEmbedding(nn.Module):

@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
-from softperm.ops.linear import VertexLinear, vertex_linear
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import VertexBatchNorm, VertexLinear, vertex_linear
 from softperm.ops.ragged import propagate
 
 _LOW_32 = 0xFFFFFFFF

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from softperm.nn.encoders import dropout
-from softperm.ops.linear import Linear
+from softperm.ops.layers import Linear
 
 
 class MLPHead(nn.Module):

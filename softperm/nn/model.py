@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
 from softperm.nn import permutation as perm
-from softperm.nn.alignment import align_adjacency, align_attributes, align_edge_attributes
 from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices, LabelEmbedding
 from softperm.nn.encoders import (
     DropAttributes,
@@ -33,7 +32,12 @@ from softperm.nn.encoders import (
 )
 from softperm.nn.heads import ConvHead, MLPHead
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
-from softperm.nn.permutation import Sharpness
+from softperm.nn.permutation import (
+    Sharpness,
+    align_adjacency,
+    align_attributes,
+    align_edge_attributes,
+)
 from softperm.settings import ModelConfig
 
 Features = Callable[[GraphBatch], Float[Tensor, "V F"]]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from softperm.data.collection import Collection, GraphBatch
 from softperm.nn.model import evaluating
 from softperm.pyg import Data
-from softperm.training.batching import BatchShape, gather
+from softperm.training.data import BatchShape, gather
 from softperm.training.tasks import Task, mean_loss
 
 WARM_UP = 1  # calls before the capture, in which kernels compile and libraries initialise

@@ -1,25 +1,41 @@
-"""What a training learns from: encoded graphs, their targets, the task and the split."""
+"""What a training learns from: graphs with targets, the split, and mini-batches on a device.
+
+One model is trained on mini-batches of their own size, which :class:`BatchLoader` puts on the
+device. A collection that fits there is copied once, and mini-batches are cut from it on the device.
+A larger one stays in memory or in a mapped file; a thread then assembles the next mini-batches in
+pinned memory and copies them while the device computes.
+
+CUDA graphs and stacks of models need arrays of fixed shape: :func:`gather` cuts the mini-batches of
+M models from a collection on the device, each padded to a :class:`BatchShape`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.nn.functional import pad
 
-from softperm.data.collection import Collection
+from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets.splits import Split
 from softperm.data.vocabulary import Vocabulary
+from softperm.ops.layers import SHARE
 from softperm.settings import ModelConfig, Settings, TrainingConfig, defaults
-from softperm.training.batching import Examples
 from softperm.training.tasks import Task
+
+RESIDENT_SHARE = 0.25  # of the device's free memory for the collection; the rest for activations
+PREFETCHED = 3  # mini-batches that a thread prepares
+CUTS = 64  # candidate positions when steps are divided among shapes
 
 
 @dataclass(frozen=True)
@@ -176,3 +192,391 @@ def _warn_too_few(
         f"{', '.join(listed[:3])}{more}; {effects[purpose, len(held) > 0]}",
         stacklevel=4,
     )
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some graphs of a collection with their targets.
+
+    Attributes:
+        graphs: the whole collection.
+        y: targets of all its graphs.
+        index: the selected graphs.
+        weight: of each graph of the collection in the loss; 1 by default.
+    """
+
+    graphs: Collection
+    y: Tensor
+    index: Int[Tensor, " b"]
+    weight: Float[Tensor, " B"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def epoch_order(index: Int[Tensor, " b"], seed: int, epoch: int) -> Int[Tensor, " b"]:
+    """The graphs in the random order of an epoch, which depends on seed and epoch alone."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return index[torch.randperm(len(index), generator=generator)]
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """Graphs for one forward pass.
+
+    Attributes:
+        batch: the graphs.
+        y: their encoded targets.
+        keep: which graphs count in the loss; None for all.
+        weight: of each graph in the loss; None for 1.
+    """
+
+    batch: GraphBatch
+    y: Tensor
+    keep: Bool[Tensor, " b"] | None
+    weight: Float[Tensor, " b"] | None = None
+
+
+class BatchLoader:
+    """Puts mini-batches of a collection on a device."""
+
+    def __init__(self, examples: Examples, task: Task, device: torch.device) -> None:
+        self.task, self.device = task, device
+        self.source, self.y = examples.graphs, examples.y
+        self.graphs = examples.graphs
+        self.weight = None if examples.weight is None else examples.weight.to(device)
+        self.resident = device.type == "cuda" and fits(self.source, self.y, device)
+        if self.resident:
+            self.graphs, self.y = self.graphs.to(device), task.encode(self.y).to(device)
+
+    def targets(self, part: Int[Tensor, " b"]) -> Tensor:
+        """The encoded targets of some graphs, on the device."""
+        if self.resident:
+            return self.y[part.to(self.device)]
+        return self.task.encode(self.y[part]).to(self.device)
+
+    def weights(self, part: Int[Tensor, " b"]) -> Tensor | None:
+        """The weights of some graphs, on the device; None where all are 1."""
+        return None if self.weight is None else self.weight[part.to(self.device)]
+
+    def load(self, parts: Iterable[Int[Tensor, " _"]]) -> Iterator[MiniBatch]:
+        """A mini-batch for each part; for an empty part one in which no graph counts."""
+        if self.resident or self.device.type != "cuda":
+            return map(self._load, parts)
+        stream = torch.cuda.Stream(self.device)
+        return map(self._wait, prefetch((self._send(part, stream) for part in parts), PREFETCHED))
+
+    def _load(self, part: Tensor) -> MiniBatch:
+        if len(part) == 0:
+            return self._empty()
+        totals = None
+        if self.resident:  # counted on the host, which then need not wait for the device
+            totals = _total(self.source.ptr, part), _total(self.source.edge_ptr, part)
+            part = part.pin_memory().to(self.device, non_blocking=True)
+        batch = self.graphs.batch(part, totals).to(self.device)
+        return MiniBatch(batch, self.targets(part), None, self.weights(part))
+
+    def _empty(self) -> MiniBatch:
+        """One graph without vertices: the vertices of graph 0 are present, but belong to none."""
+        first = torch.zeros(1, dtype=torch.long)
+        batch = self.graphs.batch(first).to(self.device)
+        batch.ptr = torch.zeros_like(batch.ptr)
+        keep = torch.zeros(1, dtype=torch.bool).to(self.device)
+        return MiniBatch(batch, self.targets(first), keep)
+
+    def _send(self, part: Tensor, stream: torch.cuda.Stream) -> tuple[MiniBatch, Any]:
+        """Starts copying a mini-batch; returns it with the event that ends the copy."""
+        with torch.cuda.stream(stream):
+            if len(part) == 0:
+                return self._empty(), stream.record_event()
+            batch = self.graphs.batch(part).pin_memory().to(self.device, non_blocking=True)
+            y = self.task.encode(self.y[part]).pin_memory().to(self.device, non_blocking=True)
+            return MiniBatch(batch, y, None, self.weights(part)), stream.record_event()
+
+    def _wait(self, sent: tuple[MiniBatch, Any]) -> MiniBatch:
+        """Makes the device wait for the copy of a mini-batch before it computes on it."""
+        mini_batch, copied = sent
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(copied)
+        mini_batch.batch.record_stream(current)  # else its memory is reused too early
+        mini_batch.y.record_stream(current)
+        if mini_batch.weight is not None:
+            mini_batch.weight.record_stream(current)
+        return mini_batch
+
+
+def _total(ptr: Tensor, part: Tensor) -> int:
+    """Number of vertices, or edges, of some graphs together."""
+    return int((ptr[part + 1] - ptr[part]).sum())
+
+
+def fits(graphs: Collection, y: Tensor, device: torch.device) -> bool:
+    """Whether a collection takes at most a quarter of the device's free memory."""
+    tensors = [getattr(graphs, f.name) for f in fields(graphs)] + [y]
+    size = sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
+    return size <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
+
+
+def prefetch(items: Iterator[Any], depth: int) -> Iterator[Any]:
+    """Iterates over ``items`` in a thread, at most ``depth`` items ahead of the caller.
+
+    An error in the thread is raised where its item would have come.
+    """
+    end = object()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="softperm-prefetch")
+    try:
+        coming = deque(thread.submit(next, items, end) for _ in range(depth))
+        while (item := coming.popleft().result()) is not end:
+            yield item
+            coming.append(thread.submit(next, items, end))
+    finally:
+        thread.shutdown(cancel_futures=True)
+
+
+def index_batches(index: Sequence[Int[Tensor, " _"]], size: int) -> Int[Tensor, "steps M b"]:
+    """Each model's graphs in mini-batches of ``size``; −1 where a model has no graphs left."""
+    longest = max(len(i) for i in index)
+    steps = max(1, -(-longest // size))
+    padded = torch.full((len(index), steps * size), -1)
+    for row, values in zip(padded, index, strict=True):
+        row[: len(values)] = values
+    return padded.view(len(index), steps, size).movedim(1, 0).contiguous()
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """Fixed size of the arrays that hold a mini-batch of one model.
+
+    Attributes:
+        vertices: places for vertices; the last one always stays empty.
+        edges: places for directed edges.
+        graph: number of vertices of the largest graph.
+    """
+
+    vertices: int
+    edges: int
+    graph: int
+
+    @classmethod
+    def for_batches(cls, graphs: Collection, index: Int[Tensor, "... b"]) -> BatchShape:
+        """The smallest shape for all of these mini-batches; −1 marks no graph."""
+        return cls.of(*(int(size.max()) for size in batch_sizes(graphs, index)))
+
+    @classmethod
+    def of(cls, vertices: int, edges: int, graph: int) -> BatchShape:
+        """The shape for so many vertices, an empty one, and the padding vertex."""
+        return cls(-(-(vertices + 2) // SHARE) * SHARE - 1, edges, graph)
+
+    @classmethod
+    def largest(cls, shapes: Iterable[BatchShape]) -> BatchShape:
+        """The shape that is at least as large as each of the given ones."""
+        return cls(*map(max, zip(*map(astuple, shapes), strict=True)))
+
+
+def batch_sizes(
+    graphs: Collection, index: Int[Tensor, "*steps b"]
+) -> tuple[Int[Tensor, "*steps"], Int[Tensor, "*steps"], Int[Tensor, "*steps"]]:
+    """Vertices, directed edges, and vertices of the largest graph of each mini-batch.
+
+    −1 marks no graph.
+    """
+    present = (index >= 0).to(graphs.ptr.device)
+    safe = index.clamp(min=0).to(graphs.ptr.device)
+    vertices, edges = (
+        torch.where(present, ptr[safe + 1] - ptr[safe], 0) for ptr in (graphs.ptr, graphs.edge_ptr)
+    )  # (*steps, b)
+    return vertices.sum(-1), edges.sum(-1), vertices.amax(-1)
+
+
+def choose_shapes(
+    vertices: Int[Tensor, " S"],
+    edges: Int[Tensor, " S"],
+    graph: Int[Tensor, " S"],
+    most: int,
+    worth: float = 0.0,
+) -> tuple[list[BatchShape], Int[Tensor, " S"]]:
+    """Divides steps among a few shapes, from small to large.
+
+    Where the sizes of graphs differ a lot, the shape of the largest mini-batch is twice as large as
+    most mini-batches need.
+
+    Args:
+        vertices: number of vertices of each step.
+        edges: number of directed edges of each step.
+        graph: number of vertices of the largest graph of each step.
+        most: maximum number of shapes.
+        worth: share of the largest shape that a further shape must save the average step.
+
+    Returns:
+        The shapes, and which of them each step has.
+
+    >>> steps = torch.tensor([10, 100, 11, 12])
+    >>> shapes, which = choose_shapes(steps, 2 * steps, steps // 5, most=2)
+    >>> [shape.edges for shape in shapes], which.tolist()
+    ([24, 200], [0, 1, 0, 0])
+    """
+    share = torch.maximum(
+        vertices / vertices.max().clamp(min=1), edges / edges.max().clamp(min=1)
+    )  # (S,), of the largest shape
+    order = share.argsort()
+    which, shapes, begin = torch.zeros_like(order), list[BatchShape](), 0
+    for end in _cuts(share[order], most, worth):
+        largest = (int(size[order[:end]].max()) for size in (vertices, edges, graph))
+        shape = BatchShape.of(*largest)
+        if not shapes or shape != shapes[-1]:
+            shapes.append(shape)
+        which[order[begin:end]] = len(shapes) - 1
+        begin = end
+    return shapes, which
+
+
+def _cuts(share: Float[Tensor, " S"], most: int, worth: float) -> list[int]:
+    """Ends of the parts of ascending shares that minimise the cost, by dynamic programming.
+
+    A step costs the largest share of its part. A further part is used only if it lowers the cost of
+    all steps together by ``worth`` each.
+    """
+    ends = sorted({len(share) * k // CUTS for k in range(1, CUTS + 1)} - {0})
+    tops = [float(share[end - 1]) for end in ends]
+    costs = [end * top for end, top in zip(ends, tops, strict=True)]  # up to each end, one part
+    paths = [[end] for end in ends]
+    for _ in range(most - 1):
+        lower, longer = list(costs), list(paths)
+        for i, (end, top) in enumerate(zip(ends, tops, strict=True)):
+            for j in range(i):
+                cost = costs[j] + (end - ends[j]) * top
+                if cost < lower[i]:
+                    lower[i], longer[i] = cost, [*paths[j], end]
+        if costs[-1] - lower[-1] <= worth * len(share):
+            break
+        costs, paths = lower, longer
+    return paths[-1]
+
+
+def gather(
+    graphs: Collection, index: Int[Tensor, "M b"], shape: BatchShape
+) -> tuple[dict[str, Tensor], Bool[Tensor, "M b"]]:
+    """The mini-batches of M models: the arrays of :meth:`Collection.batch` with a model axis.
+
+    Shapes depend on ``shape`` alone and the host reads nothing, so that this can be part of a CUDA
+    graph. Places without a vertex hold zeros; places without an edge hold loops at empty places,
+    which belong to no graph.
+
+    Args:
+        graphs: the whole collection, on the device that trains.
+        index: each model's graphs; −1 for none.
+        shape: size of the arrays of one model.
+
+    Returns:
+        Arrays by name, each with leading axis M, and which entries of ``index`` are graphs.
+    """
+    if index.is_cuda:
+        from softperm.training import gpu_kernels as kernels  # needs Triton
+
+        arrange, take_rows, encode = kernels.lay_out, kernels.rows, kernels.attributes
+    else:
+        arrange, take_rows, encode = lay_out, rows, attributes
+    layout = arrange(graphs, index, shape.vertices, shape.edges)
+    arrays = {
+        "ptr": layout.ptr,
+        "edge_index": layout.ends.movedim(0, 1),  # (M, 2, E)
+        "structure": take_rows(graphs.structure, layout.vertex),
+    }
+    label, edge_label = graphs.label, graphs.edge_label
+    if graphs.codes:
+        for name, codes, item in (
+            ("label", label, layout.vertex),
+            ("edge_label", edge_label, layout.edge),
+        ):
+            if codes is not None:
+                arrays[name] = take_rows(codes, item, -1).long()
+        label = edge_label = None
+    x = encode(label, graphs.label_sizes, graphs.x, layout.vertex)
+    edge_attr = encode(edge_label, graphs.edge_label_sizes, graphs.edge_attr, layout.edge)
+    if x is not None:
+        arrays["x"] = x
+    if edge_attr is not None:
+        arrays["edge_attr"] = edge_attr
+    if graphs.edge_weight is not None:
+        arrays["edge_weight"] = take_rows(graphs.edge_weight, layout.edge)
+    return arrays, index >= 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions of the mini-batches of M models, b graphs each, in arrays of V and E places.
+
+    Attributes:
+        ptr: position of each graph's first vertex; the last entry is the number of vertices.
+        vertex: the collection's vertex at each place; −1 for none.
+        edge: the collection's directed edge at each place; −1 for none.
+        ends: the two vertices of each edge, as places; for a place without an edge a loop at a
+            place without a vertex.
+    """
+
+    ptr: Int[Tensor, "M b1"]
+    vertex: Int[Tensor, "M V"]
+    edge: Int[Tensor, "M E"]
+    ends: Int[Tensor, "2 M E"]
+
+
+def lay_out(graphs: Collection, index: Int[Tensor, "M b"], vertices: int, edges: int) -> Layout:
+    """Puts each model's graphs one after the other; on a GPU ``gpu_kernels.lay_out`` does.
+
+    Args:
+        graphs: the whole collection.
+        index: each model's graphs; −1 for none.
+        vertices: places for vertices, more than the graphs have.
+        edges: places for directed edges.
+    """
+    ptr, vertex, _ = _fill(graphs.ptr, index, vertices)
+    _, edge, owner = _fill(graphs.edge_ptr, index, edges)
+    shift = ptr.gather(1, owner)  # (M, E): first vertex of the edge's graph
+    ends = graphs.edge_index[:, edge.clamp(min=0)].long() + shift  # (2, M, E)
+    ends = torch.where(edge >= 0, ends, _loops(ptr[:, -1:], edge, vertices))
+    return Layout(ptr, vertex, edge, ends)
+
+
+def _fill(
+    ptr: Int[Tensor, " B1"], index: Int[Tensor, "M b"], places: int
+) -> tuple[Int[Tensor, "M b1"], Int[Tensor, "M K"], Int[Tensor, "M K"]]:
+    """Start of each graph; for each place the vertex or edge, and which of the model's graphs."""
+    safe = index.clamp(min=0)
+    sizes = torch.where(index >= 0, ptr[safe + 1] - ptr[safe], 0)  # (M, b)
+    starts = pad(sizes.cumsum(1), (1, 0))  # (M, b + 1)
+    place = torch.arange(places, device=ptr.device).expand(len(index), places).contiguous()
+    owner = torch.searchsorted(starts[:, 1:].contiguous(), place, right=True)  # (M, K)
+    used = owner < index.shape[1]
+    owner = owner.clamp(max=index.shape[1] - 1)
+    item = ptr[safe].gather(1, owner) + place - starts.gather(1, owner)
+    return starts, torch.where(used, item, -1), owner
+
+
+def _loops(used: Int[Tensor, "M 1"], edge: Int[Tensor, "M E"], vertices: int) -> Int[Tensor, "M E"]:
+    """Vertices for absent edges: the empty places in turn, so that none becomes a hub."""
+    edges = edge.shape[1]
+    present = (edge >= 0).sum(1, keepdim=True)  # (M, 1)
+    k = torch.arange(edges, device=used.device) - present  # (M, E)
+    share = k * (vertices - used) // (edges - present).clamp(min=1)
+    return used + share.clamp(min=0)
+
+
+def rows(table: Tensor, item: Int[Tensor, "M K"], fill: int = 0) -> Tensor:
+    """The rows ``item`` of a table; ``fill`` where ``item`` is −1."""
+    if len(table) == 0:
+        return table.new_full((*item.shape, *table.shape[1:]), fill)
+    present = (item >= 0).view(*item.shape, *[1] * (table.ndim - 1))
+    return torch.where(present, table[item.clamp(min=0)], fill)
+
+
+def attributes(
+    label: Tensor | None, sizes: tuple[int, ...], x: Tensor | None, item: Int[Tensor, "M K"]
+) -> Tensor | None:
+    """One-hot labels beside continuous attributes, (M, K, F); zeros where ``item`` is −1."""
+    parts: list[Tensor] = []
+    if label is not None:
+        for code, size in zip(rows(label, item, -1).unbind(-1), sizes, strict=True):
+            parts.append((code[..., None] == torch.arange(size, device=code.device)).float())
+    if x is not None:
+        parts.append(rows(x, item).float())
+    return torch.cat(parts, dim=-1) if parts else None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.jit import gpu_kernel
-from softperm.training.batching import Layout
+from softperm.training.data import Layout
 
 BLOCK = 1024  # parameters that one program updates
 LARGE = 4096  # gradients of at least so many columns are not copied together with others
@@ -181,7 +181,7 @@ def _one_hot_kernel(
 
 
 def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Layout:
-    """See :func:`softperm.training.batching.lay_out`."""
+    """See :func:`softperm.training.data.lay_out`."""
     models, b = index.shape
     index = index.long().contiguous()
     starts, edge_starts = index.new_empty(2, models, b + 1).unbind()
@@ -204,7 +204,7 @@ def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Lay
 
 
 def rows(table: Tensor, item: Tensor, fill: int = 0) -> Tensor:
-    """See :func:`softperm.training.batching.rows`."""
+    """See :func:`softperm.training.data.rows`."""
     out = table.new_empty(*item.shape, *table.shape[1:])
     _copy_rows(table, item, out, fill)
     return out
@@ -213,7 +213,7 @@ def rows(table: Tensor, item: Tensor, fill: int = 0) -> Tensor:
 def attributes(
     label: Tensor | None, sizes: tuple[int, ...], x: Tensor | None, item: Tensor
 ) -> Tensor | None:
-    """See :func:`softperm.training.batching.attributes`."""
+    """See :func:`softperm.training.data.attributes`."""
     sizes = () if label is None else sizes
     if not sizes and x is None:
         return None

@@ -37,9 +37,9 @@ from torch import Tensor, nn
 from softperm.data.collection import Collection
 from softperm.nn.model import evaluating
 from softperm.settings import ModelConfig, TrainingConfig, defaults
-from softperm.training.batching import BatchLoader, Examples, MiniBatch, epoch_order
 from softperm.training.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from softperm.training.cuda_graphs import CapturedGradients, CapturedOutputs
+from softperm.training.data import BatchLoader, Examples, MiniBatch, epoch_order
 from softperm.training.devices import (
     Fabric,
     OneDevice,

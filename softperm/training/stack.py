@@ -26,7 +26,8 @@ from softperm.nn.model import evaluating
 from softperm.parallel import over_ranges
 from softperm.pyg import Data
 from softperm.settings import ONE_MODEL_ONLY, TrainingConfig
-from softperm.training.batching import (
+from softperm.training.cuda_graphs import CapturedStep, CapturePool, on_device
+from softperm.training.data import (
     BatchShape,
     batch_sizes,
     choose_shapes,
@@ -34,7 +35,6 @@ from softperm.training.batching import (
     gather,
     index_batches,
 )
-from softperm.training.cuda_graphs import CapturedStep, CapturePool, on_device
 from softperm.training.devices import OneDevice
 from softperm.training.epoch_tracker import Epoch, EpochTracker
 from softperm.training.loop import FitResult, Training, check_validation, stop_requests

@@ -7,7 +7,7 @@ import torch
 from samples import collect, random_graph
 from torch.testing import assert_close
 
-from softperm.nn.alignment import align_adjacency, align_attributes, align_edge_attributes
+from softperm.nn.permutation import align_adjacency, align_attributes, align_edge_attributes
 
 SIZES = (5, 1, 8, 3)
 BATCH = collect([random_graph(n, seed=n) for n in SIZES]).batch(torch.arange(4))

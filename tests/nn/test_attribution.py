@@ -22,7 +22,7 @@ from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.nn.attribution import Explainer, Explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import VertexBatchNorm
 
 GRAPH, SMALL = random_graph(9, seed=4), random_graph(4, seed=4, density=0.8)
 GRAPHS = [GRAPH, *(random_graph(n, seed=n) for n in (1, 2, 7, 12))]

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from softperm.nn.encoders import Dropout, count_step, dropout, keep_mask
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
-from softperm.training.batching import Examples
+from softperm.training.data import Examples
 from softperm.training.loop import fit
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification

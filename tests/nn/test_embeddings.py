@@ -12,10 +12,10 @@ from torch import nn
 
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
-from softperm.nn.alignment import align_adjacency
 from softperm.nn.embeddings import EmbeddedEdges, LabelEmbedding
 from softperm.nn.model import ModelConfig, PiGNN, build
-from softperm.training.batching import BatchShape, gather
+from softperm.nn.permutation import align_adjacency
+from softperm.training.data import BatchShape, gather
 from softperm.training.stack import predict_stack
 
 SIZES = (5, 2, 7)

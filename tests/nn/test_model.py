@@ -13,7 +13,7 @@ from softperm.data.collection import Collection
 from softperm.data.features import StructuralFeatures, structural_features
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import VertexBatchNorm
 
 SIZES = (1, 2, 7, 12, 20)
 EVERYTHING = torch.arange(len(SIZES))

@@ -5,8 +5,8 @@ import torch
 from kernels import DEVICE, law
 from torch import Tensor
 
-from softperm.ops import normalisation
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops import layers
+from softperm.ops.layers import VertexBatchNorm
 
 MOMENTUM = 0.3
 SHAPES = [
@@ -38,7 +38,7 @@ def expected(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("models", "v", "h", "count"), SHAPES)
 def test_kernels_equal_the_module(models, v, h, count, dtype, relu):
-    from softperm.ops.normalisation.gpu import normalise, normalise_backward
+    from softperm.ops.gpu_normalisation import normalise, normalise_backward
 
     generator = torch.Generator().manual_seed(0)
 
@@ -64,7 +64,7 @@ def test_kernels_equal_the_module(models, v, h, count, dtype, relu):
 
 @law
 def test_far_from_zero_the_variance_keeps_its_digits():
-    from softperm.ops.normalisation.gpu import normalise
+    from softperm.ops.gpu_normalisation import normalise
 
     x = torch.randn(1, 1000, 16, generator=torch.Generator().manual_seed(0)) + 1e4
     ones = torch.ones(1, 16)
@@ -78,7 +78,7 @@ def test_far_from_zero_the_variance_keeps_its_digits():
 
 @law
 def test_a_model_that_diverged_stays_nan_and_spoils_no_other():
-    from softperm.ops.normalisation.gpu import normalise
+    from softperm.ops.gpu_normalisation import normalise
 
     x = torch.randn(2, 40, 5, generator=torch.Generator().manual_seed(0))
     x[0, 3, 2] = torch.nan
@@ -103,7 +103,7 @@ def test_models_at_once_are_each_normalised_by_their_own_count(mapped, monkeypat
     rows = x if place is not None else x[0]
 
     def outcome(kernels: bool) -> list[Tensor]:
-        monkeypatch.setattr(normalisation, "_has_kernels", lambda *given: kernels)
+        monkeypatch.setattr(layers, "_has_kernels", lambda *given: kernels)
         device = DEVICE if kernels else "cpu"
         norm = VertexBatchNorm(7, relu=True).double().to(device)
         running = [torch.zeros(3, 7, dtype=torch.float64, device=device) for _ in range(2)]

@@ -5,8 +5,8 @@ import torch
 from torch.func import functional_call, stack_module_state
 from torch.nn.functional import linear as torch_linear
 
-from softperm.ops import linear as module
-from softperm.ops.linear import SHARE, Linear, linear, vertex_linear, weight_gradient
+from softperm.ops import layers as module
+from softperm.ops.layers import SHARE, Linear, linear, vertex_linear, weight_gradient
 
 
 @pytest.fixture

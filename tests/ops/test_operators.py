@@ -10,7 +10,7 @@ from softperm.ops.operators import register
 
 FIRST_CALLS = """
 import sys, torch
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import VertexBatchNorm
 from softperm.ops.ragged import pool, propagate, spread
 from softperm.ops.transport import sinkhorn
 

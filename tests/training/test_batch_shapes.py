@@ -8,7 +8,7 @@ from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, build
 from softperm.ops.transport import sinkhorn
-from softperm.training.batching import BatchShape, batch_sizes, choose_shapes
+from softperm.training.data import BatchShape, batch_sizes, choose_shapes
 from softperm.training.stack import capture_worth, predict_stack
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -8,8 +8,8 @@ import torch
 from samples import collect, random_graph
 
 from softperm.nn.model import ModelConfig, build
-from softperm.training import batching
-from softperm.training.batching import BatchLoader, Examples, fits, prefetch
+from softperm.training import data as batching
+from softperm.training.data import BatchLoader, Examples, fits, prefetch
 from softperm.training.tasks import Classification, total_loss
 
 COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7)])

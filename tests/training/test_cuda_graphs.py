@@ -9,7 +9,7 @@ from samples import collect, random_graph
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.settings import TrainingConfig
 from softperm.training import cuda_graphs
-from softperm.training.batching import Examples
+from softperm.training.data import Examples
 from softperm.training.loop import OneModel, fit
 from softperm.training.tasks import Classification
 

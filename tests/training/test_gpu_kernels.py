@@ -9,7 +9,7 @@ from softperm.data.collection import Collection
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphWarning
-from softperm.training import batching
+from softperm.training import data as batching
 from softperm.training.stack import StackedAdam
 
 GRAPHS = [

@@ -18,7 +18,7 @@ from softperm import PiGNNClassifier
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
 from softperm.training import loop
-from softperm.training.batching import Examples, epoch_order
+from softperm.training.data import Examples, epoch_order
 from softperm.training.loop import (
     OneModel,
     TrainingInterrupted,

@@ -16,8 +16,8 @@ from softperm.nn.model import ModelConfig, build
 from softperm.ops.transport import sinkhorn
 from softperm.settings import TrainingConfig
 from softperm.training import loop
-from softperm.training.batching import Examples
 from softperm.training.checkpoints import read_checkpoint
+from softperm.training.data import Examples
 from softperm.training.devices import connect
 from softperm.training.loop import OneModel, TrainingInterrupted, fit
 from softperm.training.tasks import MultiLabel

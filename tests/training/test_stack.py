@@ -10,7 +10,7 @@ from torch import nn
 
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
-from softperm.training.batching import Examples, index_batches
+from softperm.training.data import Examples, index_batches
 from softperm.training.loop import fit, predict
 from softperm.training.stack import Stack, StackedAdam, fit_stack, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression

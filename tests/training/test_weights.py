@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
-from softperm.training.batching import Examples
+from softperm.training.data import Examples
 from softperm.training.loop import fit
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import (

@@ -26,8 +26,7 @@ from softperm.lab.baselines.layers import (
     sum_readout,
     vertex_features,
 )
-from softperm.ops.linear import Linear
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import Linear, VertexBatchNorm
 from softperm.ops.ragged import owners
 
 # Networks that never look at an edge (Errica et al., ICLR 2020): what structure has to beat.

@@ -21,8 +21,8 @@ from softperm.lab.baselines.layers import (
     mean_neighbours,
     vertex_features,
 )
-from softperm.nn.alignment import align_adjacency
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.nn.permutation import align_adjacency
+from softperm.ops.layers import VertexBatchNorm
 from softperm.ops.ragged import pool
 
 Mean = Callable[[Float[Tensor, "K F"]], Float[Tensor, "K F"]]

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch, prepare
 from softperm.nn.encoders import mix
 from softperm.nn.permutation import structure
-from softperm.ops.linear import Linear
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import Linear, VertexBatchNorm
 from softperm.ops.ragged import graph_maximum, neighbour_maximum, pool, propagate
 
 Neighbours = Callable[[Float[Tensor, "V F"], Int[Tensor, "2 E"]], Float[Tensor, "V F"]]

@@ -27,7 +27,7 @@ from softperm.lab.baselines.layers import (
     sum_readout,
     vertex_features,
 )
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import VertexBatchNorm
 from softperm.ops.ragged import owners
 
 

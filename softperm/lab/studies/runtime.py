@@ -29,7 +29,7 @@ from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.nn.permutation import MixedPermutation, SoftPermutation
 from softperm.progress import Report, silent
 from softperm.settings import TrainingConfig
-from softperm.training.batching import Examples, epoch_order
+from softperm.training.data import Examples, epoch_order
 from softperm.training.loop import fit
 from softperm.training.tasks import Classification, mean_loss
 

@@ -22,9 +22,9 @@ from softperm.data.vocabulary import Vocabulary
 from softperm.distance import frobenius_matrix, joint_alignment
 from softperm.files import write_atomically
 from softperm.lab.baselines.layers import ReadoutGNN
-from softperm.nn.alignment import align_adjacency
 from softperm.nn.encoders import GCNEncoder, GINEncoder
 from softperm.nn.model import ModelConfig, PiGNN, build
+from softperm.nn.permutation import align_adjacency
 from softperm.progress import Report, silent
 from softperm.pyg import Data
 from softperm.settings import TrainingConfig

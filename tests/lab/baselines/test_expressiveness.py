@@ -7,7 +7,7 @@ from samples import collect
 
 from softperm.lab.baselines.wl import wl_kernel
 from softperm.lab.systems import SYSTEMS
-from softperm.ops.normalisation import VertexBatchNorm
+from softperm.ops.layers import VertexBatchNorm
 
 ONE_WL = ["gin", "graphsage", "gcn", "dgcnn", "diffpool", "ecc", "gcn-edges", "gin-edges", "pna"]
 ONE_WL += ["phc-gnn", "mpnn", "structure-free"]

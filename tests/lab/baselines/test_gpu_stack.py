@@ -7,7 +7,7 @@ from torch import tensor
 from torch.testing import assert_close
 
 from softperm.lab.systems import SYSTEMS, DataShape
-from softperm.ops import normalisation, ragged
+from softperm.ops import layers, ragged
 from softperm.settings import TrainingConfig
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification
@@ -26,7 +26,7 @@ TRAIN, HELD = [tensor([0, 1, 2]), tensor([3, 4])], [tensor([5]), tensor([0])]
 )
 def test_kernels_change_no_training(name, settings, monkeypatch):
     def trained(kernels: bool):
-        monkeypatch.setattr(normalisation, "_has_kernels", lambda *given: kernels)
+        monkeypatch.setattr(layers, "_has_kernels", lambda *given: kernels)
         monkeypatch.setattr(ragged, "_has_kernels", lambda x: kernels)
         shape = DataShape.of(GRAPHS, 2)
         models = [SYSTEMS[name].build(shape, settings, seed).double() for seed in (3, 4)]

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from softperm.lab.baselines.layers import Dropout
 from softperm.lab.systems import SYSTEMS, DataShape
 from softperm.settings import TrainingConfig
-from softperm.training.batching import Examples, epoch_order
+from softperm.training.data import Examples, epoch_order
 from softperm.training.loop import fit
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Classification

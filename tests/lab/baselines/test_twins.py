@@ -36,7 +36,7 @@ from softperm.lab.baselines.layers import (
 )
 from softperm.lab.baselines.ogb import GINRound
 from softperm.lab.baselines.qm9 import EdgeNetwork
-from softperm.nn.alignment import align_adjacency
+from softperm.nn.permutation import align_adjacency
 from softperm.ops.ragged import pool
 
 BATCH = double(collect(GRAPHS)).batch(torch.arange(len(GRAPHS)))

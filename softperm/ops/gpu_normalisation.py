@@ -176,7 +176,7 @@ def normalise(
     x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, running_mean: Tensor,
     running_var: Tensor, eps: float, relu: bool, momentum: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """See :data:`softperm.ops.normalisation.normalise_op`."""
+    """See :data:`softperm.ops.layers.normalise_op`."""
     if not x.numel():
         zeros = torch.zeros_like(weight)
         return x.clone(), zeros, zeros.clone(), running_mean.clone(), running_var.clone()
@@ -200,7 +200,7 @@ def normalise_backward(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, count: Tensor, mean: Tensor,
     var: Tensor, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """See :data:`softperm.ops.normalisation.normalise_backward_op`."""
+    """See :data:`softperm.ops.layers.normalise_backward_op`."""
     if not x.numel():
         return x.clone(), torch.zeros_like(weight), torch.zeros_like(bias)
     x, grad, count = x.contiguous(), grad.contiguous(), count.contiguous()
