@@ -16,17 +16,19 @@ from softperm.data.datasets import Dataset, Split, make_folds, random_split
 from softperm.data.datasets.dataset import FeatureStore
 from softperm.data.features import VertexFeatures
 from softperm.lab.recipes import Recipe
+from softperm.lab.records import Run
 from softperm.settings import StructuralFeatures
 from softperm.training.tasks import METRICS, Classification, MultiLabel, Regression, Task
 
 
 @dataclass(frozen=True)
 class SelectionSplit:
-    """The graphs that selection may use; it has no test graphs.
+    """The graphs that a training may use; it has no test graphs.
 
     Attributes:
         train: training graphs.
-        validation: graphs that select the configuration and the epoch.
+        validation: graphs that select the configuration and the epoch; none if nothing is left to
+            select.
     """
 
     train: Int[Tensor, " t"]
@@ -60,6 +62,7 @@ class EvaluationData:
         splits: one for each outer fold.
         targets: by name, at least one. Each target has its own networks; networks of all targets
             have equal shapes, so that they can be trained in one stack.
+        refit: whether final runs learn from training and validation graphs.
         feature_store: where structural features of a dataset are kept; None for other graphs.
         cache: what jobs computed from these data, each beside the graphs from which it comes.
     """
@@ -69,6 +72,7 @@ class EvaluationData:
     kind: str
     splits: tuple[Split, ...]
     targets: Mapping[str, Target]
+    refit: bool = False
     feature_store: FeatureStore | None = None
     cache: dict[Hashable, tuple[Collection, Any]] = field(default_factory=dict, repr=False)
 
@@ -95,9 +99,12 @@ class EvaluationData:
         source, value = self.cache.get(key, (None, None))
         return value if source is graphs else None
 
-    def selection_split(self, fold: int) -> SelectionSplit:
-        """Training and validation graphs of a fold."""
-        return SelectionSplit(self.splits[fold].train, self.splits[fold].validation)
+    def split_of(self, run: Run) -> SelectionSplit:
+        """The graphs from which a run learns, and those that select its best epoch."""
+        train, validation = self.splits[run.fold].train, self.splits[run.fold].validation
+        if self.refit and run.stage == "final":
+            return SelectionSplit(torch.cat([train, validation]), validation[:0])
+        return SelectionSplit(train, validation)
 
     @property
     def outputs(self) -> int:
@@ -133,12 +140,14 @@ def from_dataset(recipe: Recipe, dataset: Dataset, seed: int) -> EvaluationData:
     content = f"{dataset.fingerprint} {inputs} {graphs.edge_attr is None}"
     if dataset.position is not None:
         content += " positions"
+    if recipe.refit:
+        content += " refit"
     targets = [Target(dataset.name, dataset.y, _fingerprint(content, splits))]
     if recipe.targets:
         targets = [_one_target(dataset, name, content, splits) for name in recipe.targets]
     by_name = {target.name: target for target in targets}
     return EvaluationData(
-        dataset.name, graphs, dataset.task, splits, by_name, dataset.feature_store
+        dataset.name, graphs, dataset.task, splits, by_name, recipe.refit, dataset.feature_store
     )
 
 
@@ -166,8 +175,9 @@ def from_graphs(
         digest.update(f"{name_of} {getattr(value, 'shape', value)};".encode())
         if isinstance(value, Tensor):
             digest.update(value.contiguous().numpy().tobytes())
-    target = Target(name, y, _fingerprint(digest.hexdigest(), splits))
-    return EvaluationData(name, graphs, kind, splits, {name: target})
+    refit = " refit" if recipe.refit else ""
+    target = Target(name, y, _fingerprint(digest.hexdigest() + refit, splits))
+    return EvaluationData(name, graphs, kind, splits, {name: target}, recipe.refit)
 
 
 @dataclass(frozen=True)

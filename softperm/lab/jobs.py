@@ -430,13 +430,15 @@ def _fit_classical(
 
 
 def _fit_one(run: Run, data: EvaluationData) -> _Result:
-    system, part = find_system(run.model), data.selection_split(run.fold)
+    system, part = find_system(run.model), data.split_of(run)
     assert isinstance(system, ClassicalSystem)
     y, task = data.targets[run.dataset].y, data.task(run.dataset, part.train)
     own = {k: v for k, v in run.configuration.items() if k in system.settings}
     machine = system.build(own, seed_of(run))
     machine.fit(data.graphs, part.train, y[part.train], task)
-    score = task.score(machine.outputs(data.graphs, part.validation), y[part.validation])
+    score = math.nan
+    if len(part.validation):
+        score = task.score(machine.outputs(data.graphs, part.validation), y[part.validation])
     tested = None
     if run.stage == "final":
         test = data.splits[run.fold].test
@@ -473,7 +475,7 @@ def _train(
     system = find_system(job.runs[0].model)
     assert isinstance(system, System)
     networks, members = plan_networks(job.runs)
-    parts = [data.selection_split(network.run.fold) for network in networks]
+    parts = [data.split_of(network.run) for network in networks]
     graphs = data.with_features(feature_settings(job.runs[0]), parts[0].train)
     stacked = _Networks(
         system, graphs, networks, parts,
@@ -485,7 +487,7 @@ def _train(
     fits = yield from steps
     by_network = _Predictions(
         stacked.outputs([part.validation for part in parts])
-        if not all(map(reads_curve, job.runs))
+        if len(parts[0].validation) and not all(map(reads_curve, job.runs))
         else [],
         stacked.outputs([data.splits[n.run.fold].test for n in networks])
         if job.runs[0].stage == "final"
@@ -508,6 +510,8 @@ def _train(
                 config = training_config(run)
                 best = EpochTracker.best_epoch_of(curve, config, task.higher_is_better)
             loss, score = curve[best - 1].validation_loss, curve[best - 1].validation_score
+        elif not predictions.validation:
+            loss = score = math.nan
         else:
             (outputs,), answers = predictions.validation, y[part.validation]
             loss = float(mean_loss(task, outputs, task.encode(answers)))
@@ -589,7 +593,7 @@ def _grow_forest(
         test = [data.splits[run.fold].test] if run.stage == "final" else []
         outputs = [
             [forest.outputs(graphs, index, task, align) for index in indices]
-            for indices in ([part.validation], test)
+            for indices in ([part.validation] if len(part.validation) else [], test)
         ]
         return _Predictions(*outputs)
 
@@ -650,7 +654,9 @@ class _Networks:
                     task,
                     Examples(self.graphs, y, part.train),
                     replace(self.config, seed=seed),
-                    validation=Examples(self.graphs, y, part.validation),
+                    validation=Examples(self.graphs, y, part.validation)
+                    if len(part.validation)
+                    else None,
                     device=self.device,
                     checkpoint=checkpoint,
                     fingerprint=fingerprint,

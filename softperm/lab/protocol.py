@@ -121,7 +121,19 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
     points = [{**fixed, **changes, **point} for point in spread(grids, recipe.configurations)]
     for point in points:
         check_configuration(model, point)
+        if recipe.refit and not isinstance(system, ClassicalSystem):
+            _check_refit(recipe, point)
     return Contender(model, tuple(points))
+
+
+def _check_refit(recipe: Recipe, configuration: Mapping[str, Any]) -> None:
+    """Raises ValueError if the final runs would need validation graphs."""
+    waits = any(configuration.get(name, "none") != "none" for name in ("patience", "decay"))
+    if waits or configuration.get("criterion") != "last":
+        raise ValueError(
+            f"recipe {recipe.name}: refit leaves no validation graphs to the final runs: set "
+            "training.criterion to 'last', without patience and decay"
+        )
 
 
 def recommended(names: Sequence[str]) -> dict[str, Any]:

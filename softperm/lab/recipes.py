@@ -33,6 +33,8 @@ class Recipe:
         splits: ``folds`` for 10 outer folds with a validation split each, ``official`` for the
             published split of a dataset, ``random`` for 80 / 10 / 10 %.
         final_runs: number of trainings and tests of the selected configuration.
+        refit: whether final runs learn from training and validation graphs, once the configuration
+            is selected; they keep their last epoch, so ``training.criterion`` must be ``last``.
         training: settings of training; see ``TrainingConfig``. A list is a choice on validation
             graphs, for every system whose own grid does not have the setting.
         epochs: number of epochs on some datasets, in place of that in ``training``.
@@ -56,6 +58,7 @@ class Recipe:
     models: tuple[str, ...]
     splits: str = "folds"
     final_runs: int = 3
+    refit: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
     epochs: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -200,7 +203,7 @@ def _check_kinds(content: Mapping[str, Any]) -> None:
         "a table, or a list of tables": ("grid",),
         "text": ("title", "splits", "categories", "defaults"),
         "a whole number": ("final_runs", "configurations"),
-        "true or false": ("edges",),
+        "true or false": ("edges", "refit"),
     }
     for kind, keys in kinds.items():
         for key in [key for key in keys if key in content]:

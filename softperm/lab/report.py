@@ -512,9 +512,9 @@ def training_curves(cells: Sequence[Cell]) -> Figure | None:
     A run that stopped early counts up to its last epoch.
 
     Returns:
-        The figure; None if no record has a curve.
+        The figure; None if no record has such a curve.
     """
-    shown = [cell for cell in cells if any(r.curve for r in cell.records)]
+    shown = [cell for cell in cells if any(_validated(record) for record in cell.records)]
     if not shown:
         return None
     few = len(shown) <= FEW
@@ -545,6 +545,11 @@ def training_curves(cells: Sequence[Cell]) -> Figure | None:
         named = axes[1].get_legend_handles_labels()
         figure.legend(*named, frameon=False, loc="outside right center")
     return figure
+
+
+def _validated(record: Record) -> bool:
+    """Whether a record has a curve of validation graphs."""
+    return any(value is not None for value in record.curve.get("validation_loss", ()))
 
 
 def save_small_png(figure: Figure, path: Path) -> None:

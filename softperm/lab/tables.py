@@ -98,8 +98,10 @@ class Cell:
 
     @property
     def validation_rank(self) -> float:
-        """Mean validation score of the final runs, the higher the better."""
+        """Mean validation score of the final runs, the higher the better; lowest if unknown."""
         mean = float(np.mean([record.validation_score for record in self.records]))
+        if math.isnan(mean):
+            return -math.inf
         return mean if self.higher_is_better else -mean
 
     def per_fold(self, figure: Callable[[Record], float | None]) -> tuple[float, ...]:

@@ -21,8 +21,11 @@ from lab.evaluations import (
 )
 
 from softperm.lab import jobs
-from softperm.lab.protocol import Contender, EvaluationError, evaluate, select
-from softperm.lab.records import find_records
+from softperm.lab.evaluation_data import from_graphs
+from softperm.lab.protocol import Contender, EvaluationError, evaluate, make_contender, select
+from softperm.lab.recipes import read_recipe
+from softperm.lab.records import Run, find_records
+from softperm.lab.report import write_report
 from softperm.lab.scheduler import LocalExecutor
 from softperm.lab.tables import cells_of
 
@@ -57,6 +60,47 @@ def test_test_graphs_reach_neither_training_nor_selection(tmp_path, monkeypatch)
             assert len(owners) == 1
             assert torch.equal(owners[0].validation, v)
             assert not set(owners[0].test.tolist()) & set(torch.cat([t, v]).tolist())
+
+
+@pytest.mark.parametrize("model", ["pi-gnn", "wl-forest"])
+def test_refitted_final_runs_learn_from_training_and_validation_graphs(model, tmp_path):
+    data = replace(DATA, refit=True)
+    points = contender().configurations if model == "pi-gnn" else ({"rounds": 1},)
+    last = {"criterion": "last"} if model == "pi-gnn" else {}
+    rival = Contender(model, tuple({**point, **last} for point in points))
+    split = DATA.splits[1]
+    chosen = Run("rings", model, "selection", 1, FOLDS, {}, 0)
+    assert torch.equal(data.split_of(chosen).train, split.train)
+    assert torch.equal(data.split_of(chosen).validation, split.validation)
+    final = data.split_of(replace(chosen, stage="final"))
+    assert torch.equal(final.train, torch.cat([split.train, split.validation]))
+    assert not len(final.validation)
+    records = evaluate(data, [rival], PROTOCOL, LocalExecutor(), tmp_path)
+    assert all(math.isnan(r.validation_score) and 0 <= r.test_score <= 1 for r in records)
+    assert cells_of(records)[0].validation_rank == -math.inf
+    paths = write_report(
+        records, tmp_path / "report", "Rings"
+    )  # without a curve of validation graphs
+    assert not list((tmp_path / "report").glob("curves*"))
+    assert paths["html"].exists()
+
+
+def test_refitting_is_refused_where_validation_graphs_select_the_epoch():
+    recipe = replace(read_recipe("tu-table"), refit=True)
+    with pytest.raises(ValueError, match="leaves no validation graphs"):
+        make_contender(recipe, "pi-gnn")
+    make_contender(replace(read_recipe("best"), refit=True), "pi-gnn")
+
+
+def test_records_of_refitted_runs_are_told_from_others():
+    graphs = DATA.graphs, DATA.targets["rings"].y, "classification"
+    prints = {
+        from_graphs(replace(read_recipe("own"), refit=refit), "rings", *graphs, seed=0, folds=3)
+        .targets["rings"]
+        .fingerprint
+        for refit in (False, True)
+    }
+    assert len(prints) == 2
 
 
 def test_the_same_seed_gives_the_same_records_bit_for_bit(finished, tmp_path):

@@ -199,7 +199,7 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
         ("tu-table", "pi-gnn-d-gcn", 12),
         ("own", "gin", 4),
         ("own", "pi-gnn", 4),
-        ("best", "pi-gnn", 8),
+        ("best", "pi-gnn", 4),
         ("baselines-table", "gin", 128),
         ("baselines-table", "graphsage", 72),
         ("baselines-table", "wl-kernel", 42),
