@@ -747,13 +747,20 @@ def descend(pair, p):
                 if pair.vertex.shape[0] > 0:
                     gain = pair.vertex[i, x] + pair.vertex[k, y]
                     gain -= pair.vertex[i, y] + pair.vertex[k, x]
-                for t in range(p.size):
-                    e, f = kind_a[i, t], kind_a[k, t]
-                    if e != f and t != i and t != k:
-                        g, h = kind_b[x, p[t]], kind_b[y, p[t]]
-                        if g != h:
-                            gain += edge_cost(model, e, g) + edge_cost(model, f, h)
-                            gain -= edge_cost(model, e, h) + edge_cost(model, f, g)
+                if model.plain:
+                    change = 2 * kind_a[i, k] * kind_b[x, y]  # takes away what t = i and t = k add
+                    for t in range(p.size):
+                        apart = kind_a[i, t] - kind_a[k, t]
+                        change += apart * (kind_b[y, p[t]] - kind_b[x, p[t]])
+                    gain += 2.0 * change
+                else:
+                    for t in range(p.size):
+                        e, f = kind_a[i, t], kind_a[k, t]
+                        if e != f and t != i and t != k:
+                            g, h = kind_b[x, p[t]], kind_b[y, p[t]]
+                            if g != h:
+                                gain += edge_cost(model, e, g) + edge_cost(model, f, h)
+                                gain -= edge_cost(model, e, h) + edge_cost(model, f, g)
                 if gain > threshold:
                     p[i], p[k] = y, x
                     improved = True

@@ -125,6 +125,7 @@ class Frobenius:
         return Model(
             value=value,
             table=table,
+            plain=False,
             power=2,
             member=np.zeros((0, value.size), bool),
             price=np.zeros(0),
@@ -175,6 +176,7 @@ class Model(NamedTuple):
     Args:
         value: (K,) weight of each kind.
         table: (K, K) cost of matching two kinds; (0, 0) if there are too many kinds.
+        plain: whether edges have one kind, with weight 1; the search is then faster.
         power: exponent of the difference of two weights; 2 for the Frobenius distance.
         member: (C, K) kinds of each channel; no channels if there are too many weights.
         price: (C,) price of each channel.
@@ -188,6 +190,7 @@ class Model(NamedTuple):
 
     value: Float[np.ndarray, " K"]
     table: Float[np.ndarray, "K K"]
+    plain: bool
     power: int
     member: Bool[np.ndarray, "C K"]
     price: Float[np.ndarray, " C"]
@@ -227,6 +230,7 @@ def _model(value: np.ndarray, label: np.ndarray, substitution: float, costs: Edi
     return Model(
         value=value,
         table=cost,
+        plain=value.size <= 2 and bool((value == np.arange(value.size)).all()),
         power=1,
         member=member,
         price=price,

@@ -106,14 +106,7 @@ def frobenius_intervals(
 ) -> DistanceIntervals:
     """The distances of all pairs, with lower bounds and whether each is proven.
 
-    Args:
-        graphs: the graphs, all of one kind.
-        labels: as for :func:`frobenius_matrix`.
-        edge_labels: as for :func:`frobenius_matrix`.
-        time_limit: as for :func:`frobenius_matrix`.
-        workers: as for :func:`frobenius_matrix`.
-        checkpoint: as for :func:`frobenius_matrix`.
-        progress: as for :func:`frobenius_matrix`.
+    The arguments are those of :func:`frobenius_matrix`.
 
     Returns:
         Distances, lower bounds and proofs, (B, B) each.

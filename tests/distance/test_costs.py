@@ -11,7 +11,7 @@ from distance.oracle import attained, labelled_graph, random_matrix
 from softperm.distance import EditCosts, edit_distance, frobenius_distance, frobenius_matrix
 from softperm.distance.bounds import bound_node, plant
 from softperm.distance.costs import Frobenius
-from softperm.distance.exact import read
+from softperm.distance.exact import read, solve
 from softperm.distance.pairs import pair_of
 
 USUAL = EditCosts()
@@ -208,6 +208,21 @@ def test_the_root_bound_never_exceeds_the_cost(metric, weights):
         assert bound <= cost + 1e-6
         positive += bound > 0.4 * cost > 0
     assert positive > 30
+
+
+@pytest.mark.parametrize("metric", [Frobenius(), Frobenius(labels=True), EditCosts()], ids=str)
+def test_the_quick_way_for_plain_graphs_takes_the_same_steps(metric):
+    """Equal permutations, not only equal costs: both ways visit the same nodes."""
+    rng = np.random.default_rng(8)
+    for _ in range(40):
+        packed, model = read(*(random_graph(rng, 9, 4, bonds="s") for _ in range(2)), metric)
+        assert model.plain
+        plain, general = (
+            solve(pair_of(m, packed, 0, packed, 1), None)
+            for m in (model, model._replace(plain=False))
+        )
+        assert plain.cost == general.cost
+        np.testing.assert_array_equal(plain.permutation, general.permutation)
 
 
 @pytest.mark.parametrize(
