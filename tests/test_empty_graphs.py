@@ -108,6 +108,13 @@ def test_commands_take_files_with_empty_graphs(lines, tmp_path):
         assert done.exit_code == 0, done.output
         assert len((tmp_path / rows).read_text().splitlines()) == 13
         assert done.stderr.count("3 of 12 graphs have no vertices") == 1
+        done = run_command(
+            command, tmp_path / "run", lines, "--skip-empty", "--out", tmp_path / rows
+        )
+        assert done.exit_code == 0, done.output
+        assert "no vertices" not in done.stderr
+        names = [row.split(",")[0] for row in (tmp_path / rows).read_text().splitlines()]
+        assert names == ["graph", *(str(i + 1) for i in range(12) if i not in PLACES)]
     pairs = ["--out", tmp_path / "d.csv", "--skip-empty", "--time-limit", "1", "--json"]
     done = run_command("distance", lines, *pairs)
     assert json.loads(done.stdout)["graphs"] == 9

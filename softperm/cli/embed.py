@@ -16,6 +16,7 @@ from softperm.cli.inputs import (
     Json,
     Processes,
     Run,
+    SkipEmpty,
     SmilesColumn,
     Source,
     Strict,
@@ -42,6 +43,7 @@ def embed(
     smiles_column: SmilesColumn = None,
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
+    skip_empty: SkipEmpty = False,
     strict: Strict = False,
     data_root: DataRoot = None,
     engine: Engine = "local",
@@ -55,8 +57,9 @@ def embed(
     """
     summary, length = compute_table(
         run, data, out, (".npz", ".parquet", ".csv", ".jsonl"), device=device,
-        smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise, strict=strict,
-        data_root=data_root, engine=engine, processes=processes,
+        smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise,
+        skip_empty=skip_empty, strict=strict, data_root=data_root, engine=engine,
+        processes=processes,
         options={"vectors": True, "compact": compact, "half": half},
     )  # fmt: skip
     problems = {"problems": summary.problems} if summary.problems else {}

@@ -109,6 +109,7 @@ def compute_table(
     smiles_column: str | None,
     id_column: str | None,
     symmetrise: bool,
+    skip_empty: bool,
     strict: bool,
     data_root: Path | None,
     engine: str,
@@ -126,6 +127,7 @@ def compute_table(
         smiles_column: the column of SMILES.
         id_column: the column of names.
         symmetrise: whether to read directed edges in both directions.
+        skip_empty: whether to leave out graphs without vertices.
         strict: whether to stop at the first graph without a result.
         data_root: folder of raw datasets.
         engine: ``local`` or ``ray``.
@@ -150,7 +152,7 @@ def compute_table(
 
         worker = streaming.ShardWorker(
             model_folder(run), str(find_device(device)), folder=_parts_folder(out), ending=ending,
-            symmetrise=symmetrise, strict=strict, **options,
+            symmetrise=symmetrise, skip_empty=skip_empty, strict=strict, **options,
         )  # fmt: skip
         columns = {"smiles_column": smiles_column, "id_column": id_column}
         rows = streaming.rows_of_part(worker)

@@ -16,6 +16,7 @@ from softperm.cli.inputs import (
     Json,
     Processes,
     Run,
+    SkipEmpty,
     SmilesColumn,
     Source,
     Strict,
@@ -35,6 +36,7 @@ def predict(
     smiles_column: SmilesColumn = None,
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
+    skip_empty: SkipEmpty = False,
     strict: Strict = False,
     data_root: DataRoot = None,
     engine: Engine = "local",
@@ -49,8 +51,8 @@ def predict(
     """
     summary, score = compute_table(
         run, data, out, (".csv", ".jsonl", ".parquet"), device=device, smiles_column=smiles_column,
-        id_column=id_column, symmetrise=symmetrise, strict=strict, data_root=data_root,
-        engine=engine, processes=processes, options={"vectors": False},
+        id_column=id_column, symmetrise=symmetrise, skip_empty=skip_empty, strict=strict,
+        data_root=data_root, engine=engine, processes=processes, options={"vectors": False},
     )  # fmt: skip
     if isinstance(score, str):
         say(f"no score: {score}")

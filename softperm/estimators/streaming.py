@@ -166,6 +166,21 @@ class Encoded:
     cells: bool
     summary: Summary
 
+    def without_empty(self) -> Encoded:
+        """The rows that have vertices or a problem."""
+        if self.graphs is None or bool((sizes := self.graphs.sizes).all()):
+            return self
+        filled = sizes.nonzero()[:, 0]
+        good = [i for i in range(len(self.ids)) if i not in self.problems]
+        rows = sorted([good[k] for k in filled.tolist()] + list(self.problems))
+        return replace(
+            self,
+            ids=[self.ids[i] for i in rows],
+            problems={n: self.problems[i] for n, i in enumerate(rows) if i in self.problems},
+            graphs=self.graphs.select(filled) if len(filled) else None,
+            targets={name: [c[k] for k in filled.tolist()] for name, c in self.targets.items()},
+        )
+
 
 @dataclass(frozen=True)
 class ShardWorker:
@@ -182,6 +197,7 @@ class ShardWorker:
         compact: whether to store the symmetric half of aligned matrices; see
             :func:`compact_weights`.
         half: whether to store vectors with 16 bits.
+        skip_empty: whether to leave out graphs without vertices.
     """
 
     model: str
@@ -193,6 +209,7 @@ class ShardWorker:
     strict: bool = False
     compact: bool = False
     half: bool = False
+    skip_empty: bool = False
 
     def __call__(self, shard: Shard | CollectionShard) -> Summary:
         """Computes and writes a part."""
@@ -234,6 +251,8 @@ class ShardWorker:
                 encoded = Encoded(*content)
             else:
                 encoded = self._read(shard)
+            if self.skip_empty:
+                encoded = encoded.without_empty()
             if encoded.graphs is not None:
                 encoded = replace(encoded, graphs=self.estimator._encode(encoded.graphs))
         return self._summarised(encoded, [remark.message for remark in remarks])
