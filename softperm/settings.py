@@ -5,7 +5,7 @@ Estimators, command-line options, recipes and the documentation are derived from
 - :class:`ModelConfig`: the network;
 - :class:`StructuralFeatures`, :class:`FieldNames`: what is read from graphs and computed for them;
 - :class:`TrainingConfig`, :class:`ForestConfig`: how networks and random forests are trained;
-- :class:`EstimatorConfig`, :class:`AlignerConfig`: what only estimators have;
+- :class:`EstimatorConfig`, :class:`PiGNNConfig`, :class:`AlignerConfig`: what only estimators have;
 - :data:`RECOMMENDED`, :data:`PAPER`: the defaults of estimators, and the paper's values.
 
 Nothing here loads torch, so that the help of the command line is quick.
@@ -620,17 +620,9 @@ TRAINING = tuple(name for name, _ in rules(TrainingConfig) if name not in ("seed
 
 
 @dataclass(frozen=True)
-class EstimatorConfig(Settings):
-    """The settings of an estimator besides those of its network and its training."""
+class PiGNNConfig(Settings):
+    """The settings that only estimators of π-GNN have, besides those of the network."""
 
-    epochs: int | str = setting(
-        "auto",
-        "Passes over the training graphs; auto for 30 to 150, fewer the more graphs there are.",
-        kind=int,
-        at_least=1,
-        choices=("auto",),
-        group="Training",
-    )
     categories: str = setting(
         "one-hot",
         "Turns discrete labels into one-hot vectors or into learnt embeddings.",
@@ -650,6 +642,20 @@ class EstimatorConfig(Settings):
         "Number of networks, trained together from different seeds; their predictions are "
         "averaged. Vectors and permutations are those of the first.",
         at_least=1,
+        group="Training",
+    )
+
+
+@dataclass(frozen=True)
+class EstimatorConfig(Settings):
+    """The settings of an estimator besides those of its network and its training."""
+
+    epochs: int | str = setting(
+        "auto",
+        "Passes over the training graphs; auto for 30 to 150, fewer the more graphs there are.",
+        kind=int,
+        at_least=1,
+        choices=("auto",),
         group="Training",
     )
     validation_fraction: float = setting(
@@ -696,9 +702,10 @@ class AlignerConfig(Settings):
 
 
 SOURCES = (
-    ModelConfig, StructuralFeatures, TrainingConfig, ForestConfig, FieldNames, EstimatorConfig,
+    ModelConfig, StructuralFeatures, TrainingConfig, ForestConfig, FieldNames, PiGNNConfig,
+    EstimatorConfig,
 )  # fmt: skip
-"""The dataclasses whose settings are the parameters of an estimator; the last one has priority."""
+"""The dataclasses whose settings are the parameters of an estimator; later ones have priority."""
 
 RECOMMENDED: dict[str, Any] = {
     "latent_vertices": 16,
@@ -755,19 +762,19 @@ class Parameter:
 
 
 def parameters(
-    sources: Sequence[type[Settings]] = SOURCES, changed: Mapping[str, Any] | None = None
+    sources: Sequence[type[Settings]] = SOURCES, changed: Mapping[str, Any] = RECOMMENDED
 ) -> Iterator[Parameter]:
     """All parameters of the estimators, in the order of their declaration.
 
     Args:
         sources: the dataclasses that declare them.
-        changed: defaults that differ from the recommended ones.
+        changed: defaults that differ from those of the dataclasses.
     """
-    own = {name for name, _ in rules(EstimatorConfig)}
+    home = {name: source for source in sources for name, _ in rules(source)}
     for source in sources:
-        values = {**defaults(source), **RECOMMENDED, **(changed or {})}
+        values = {**defaults(source), **changed}
         for name, rule in rules(source):
-            if source is EstimatorConfig or name not in own:
+            if home[name] is source:
                 yield Parameter(name, values[name], rule)
 
 
@@ -783,9 +790,10 @@ def training_config(values: Mapping[str, Any], graphs: int) -> TrainingConfig:
 
 def check_settings(values: Mapping[str, Any]) -> None:
     """Raises ValueError for the first setting that is out of range or does not fit another."""
-    EstimatorConfig(**choose(EstimatorConfig, values))
     training_config(values, graphs=1)
-    for source in (ModelConfig, StructuralFeatures, ForestConfig, FieldNames):
+    for source in SOURCES:
+        if source is TrainingConfig:
+            continue  # whose epochs may be auto
         outputs = {"outputs": 1} if source is ModelConfig else {}
         source(**outputs, **choose(source, values))
 

@@ -93,7 +93,7 @@ def model_folder(run: str) -> str:
 
 
 def load_model(run: str, device: str) -> PiGNNEstimator:
-    """The estimator of a run folder, of a model folder, or of the Hub."""
+    """The π-GNN of a run folder, of a model folder, or of the Hub."""
     from softperm.estimators.base import load_estimator
 
     return load_estimator(model_folder(run), device)
@@ -148,11 +148,13 @@ def compute_table(
     (ready_folder if is_folder else ready_file)(out)
     with lines(), progress_bars() as report:
         from softperm.estimators import streaming
+        from softperm.lab import estimators
         from softperm.training.devices import find_device
 
         worker = streaming.ShardWorker(
             model_folder(run), str(find_device(device)), folder=_parts_folder(out), ending=ending,
-            symmetrise=symmetrise, skip_empty=skip_empty, strict=strict, **options,
+            symmetrise=symmetrise, skip_empty=skip_empty, strict=strict,
+            load=estimators.load_model, **options,
         )  # fmt: skip
         columns = {"smiles_column": smiles_column, "id_column": id_column}
         rows = streaming.rows_of_part(worker)

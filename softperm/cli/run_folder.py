@@ -17,7 +17,7 @@ from torch import Tensor
 
 from softperm.cli.console import as_text
 from softperm.data.collection import Collection
-from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+from softperm.estimators.base import PiGNNEstimator
 from softperm.estimators.regressor import r_squared
 from softperm.files import write_atomically
 from softperm.pyg import Data
@@ -51,11 +51,11 @@ def is_run_folder(out: Path) -> bool:
     if (out / CHECKPOINT).exists():
         return True
     config = _read_json(out / "config.json")
-    return "latent_vertices" in config and "softperm_format" not in config
+    return "validation_fraction" in config and "softperm_format" not in config
 
 
 def train_run(
-    estimator: PiGNNClassifier | PiGNNRegressor,
+    estimator: PiGNNEstimator,
     data: TrainingData,
     fabric: Fabric | OneDevice,
     out: Path,
@@ -84,13 +84,13 @@ def train_run(
     with suppress(TrainingInterrupted):  # the best epoch so far is written
         estimator.fit_data(data, fabric)
     curve, stopped = estimator.curve_, estimator.interrupted_
+    has_epochs = len(estimator.models_) > 0  # a forest has none
     result: dict[str, Any] = {
         "run": str(out),
         "model": str(out / "model"),
         "data": data.name,
         "target": _shortened(data.target_names),
-        "epochs": len(curve),
-        "best_epoch": estimator.best_epoch_,
+        **({"epochs": len(curve), "best_epoch": estimator.best_epoch_} if has_epochs else {}),
         "interrupted": stopped,
         "metric": data.task.metric,
         "threads": torch.get_num_threads(),  # another number rounds sums differently
@@ -109,11 +109,13 @@ def train_run(
             f"{estimator.sharpness_.used_latent_vertices:.1f} latent vertices in use, "
             f"{estimator.sharpness_.first_component:.0%} of the variance in one component"
         )
-    result["seconds"] = round(sum(epoch.seconds for epoch in curve), 2)
+    if has_epochs:
+        result["seconds"] = round(sum(epoch.seconds for epoch in curve), 2)
     _write_curve(out, curve, estimator.best_epoch_, data)
     written = f"wrote {out}/{'model, curve.csv, curve.png' if curve else 'model'}"
     if not stopped:
-        written += f" and {_draw_some(estimator, data, out / 'pictures')} pictures"
+        if estimator.sharpness_ is not None:
+            written += f" and {_draw_some(estimator, data, out / 'pictures')} pictures"
         write_atomically(out / "result.json", as_text(result))
         (out / CHECKPOINT).unlink(missing_ok=True)
     better = "higher" if data.task.higher_is_better else "lower"
@@ -146,7 +148,7 @@ def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], Non
     log(f"resuming the run in {out} after {state['epoch']} epochs")
 
 
-def _scores(estimator: PiGNNClassifier | PiGNNRegressor, data: TrainingData) -> dict[str, Any]:
+def _scores(estimator: PiGNNEstimator, data: TrainingData) -> dict[str, Any]:
     """Scores of the three parts; that of the test graphs only after the last epoch."""
     graphs = estimator._encode(data.graphs)
 
@@ -185,9 +187,7 @@ def _write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int, data: Train
     write_atomically(out / "curve.csv", text.getvalue())
 
 
-def _draw_some(
-    estimator: PiGNNClassifier | PiGNNRegressor, data: TrainingData, folder: Path
-) -> int:
+def _draw_some(estimator: PiGNNEstimator, data: TrainingData, folder: Path) -> int:
     """Draws a few graphs of different sizes with their alignments; returns how many."""
     from softperm.explore import plots
 

@@ -31,6 +31,7 @@ FRACTION = Rule("", float, at_least=0, below=1, optional=True)
 
 @with_settings
 def train(
+    context: typer.Context,
     out: Annotated[
         Path,
         Option(
@@ -86,6 +87,14 @@ def train(
         Path | None,
         Option(help="Folder of raw datasets, searched first.", rich_help_panel="Data"),
     ] = None,
+    model: Annotated[
+        str,
+        Option(
+            help="pi-gnn, or another system of the comparison, such as gin, graphsage or forest; "
+            "see softperm evaluate --help.",
+            rich_help_panel="Model",
+        ),
+    ] = "pi-gnn",
     precision: Annotated[
         str, Option(help="32, bf16-mixed or 16-mixed.", rich_help_panel="Hardware")
     ] = "32",
@@ -104,6 +113,7 @@ def train(
     if (data is None) == (dataset is None):
         raise ValueError("name one source of graphs: a file, or a dataset")
     settings = settings_from(settings)
+    given = {name: value for name, value in settings.items() if _was_given(context, name)}
     fractions: dict[str, Any] = {
         "test_fraction": test_fraction,
         "validation_fraction": validation_fraction,
@@ -113,12 +123,12 @@ def train(
     check_settings(settings)
     _refuse_finished(out)
     from softperm.cli.run_folder import FILES, is_run_folder, train_run
-    from softperm.estimators import PiGNNClassifier, PiGNNRegressor
+    from softperm.lab.estimators import system_estimator
     from softperm.training.devices import connect, disconnect, find_device
     from softperm.training.sources import check_task
-    from softperm.training.tasks import Regression
 
     check_task(task)
+    settings, make_estimator = system_estimator(model, given)
     refuse_foreign(out, FILES, "run of softperm", is_run_folder(out))
     machine = {"devices": devices, "nodes": nodes, "precision": precision}
     fabric = connect(find_device(settings["device"]), **machine)
@@ -137,14 +147,15 @@ def train(
         fields = FieldNames(**choose(FieldNames, settings))
         reading = {"symmetrise": symmetrise, "seed": seed, "fields": fields}
         examples = _read(**source, **reading, **fractions, log=log)
-        kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
-        shown = {"progress": settings["progress"] and first}
+        estimator, names = make_estimator(examples.task), list(examples.target_names)
+        estimator.set_params(progress=settings["progress"] and first)
+        shown = {k: v for k, v in settings.items() if k not in ("checkpoint", "system")}
         result = train_run(
-            kind(**{**settings, **shown}),
+            estimator,
             examples,
             fabric,
             out,
-            {**source, "target": list(examples.target_names), **fractions, **settings, **machine},
+            {**source, "target": names, "model": model, **shown, **fractions, **machine},
             log,
         )
         disconnect(fabric)
@@ -154,6 +165,12 @@ def train(
             done = f"stopped after {result['epochs']} of {settings['epochs']} epochs"
             log(f"{done}; the same command with --out {out} resumes it")
             raise typer.Exit(130)
+
+
+def _was_given(context: typer.Context, option: str) -> bool:
+    """Whether an option is on the command line."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _refuse_finished(out: Path) -> None:

@@ -16,9 +16,9 @@ from softperm.data.collection import Collection
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.distance.matrix import frobenius_intervals
-from softperm.estimators.base import Graphs, PiGNNEstimator, signature_of
+from softperm.estimators.base import Graphs, PiGNNEstimator
 from softperm.pyg import Data
-from softperm.settings import AlignerConfig, choose
+from softperm.settings import RECOMMENDED, AlignerConfig, choose
 from softperm.training.data import TrainingData, divide
 from softperm.training.devices import find_device
 
@@ -91,10 +91,7 @@ class PiGNNAligner(PiGNNEstimator):
     """
 
     sources = (AlignerConfig, *PiGNNEstimator.sources)
-    changed = {"head": "mlp", "head_norm": False, "dropout": 0.0}  # noqa: RUF012
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    changed = {**RECOMMENDED, "head": "mlp", "head_norm": False, "dropout": 0.0}  # noqa: RUF012
 
     def _settings(self) -> dict[str, Any]:
         values = super()._settings()
@@ -217,6 +214,3 @@ def _counts(collection: Collection) -> Float[np.ndarray, "B K"]:
     rows = torch.cat([torch.ones(len(owner), 1, dtype=torch.float64), *columns], 1)
     sums = torch.zeros(len(collection), rows.shape[1], dtype=torch.float64)
     return sums.index_add(0, owner, rows).numpy()
-
-
-PiGNNAligner.__init__.__signature__ = signature_of(PiGNNAligner.sources, PiGNNAligner.changed)  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
-from torch import Tensor
+from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets.splits import Split
@@ -34,6 +34,7 @@ from softperm.parallel import batches
 from softperm.progress import progress_bars
 from softperm.pyg import Data
 from softperm.settings import (
+    RECOMMENDED,
     SOURCES,
     FieldNames,
     ForestConfig,
@@ -80,7 +81,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     forest_: GraphForest | None  # None if the head has no forest, or training was interrupted
 
     sources: ClassVar[tuple[type, ...]] = SOURCES  # the dataclasses that declare its settings
-    changed: ClassVar[Mapping[str, Any]] = {}  # defaults other than theirs
+    changed: ClassVar[Mapping[str, Any]] = RECOMMENDED  # defaults other than theirs
 
     def __init__(self, **settings: Any) -> None:
         given = inspect.signature(type(self).__init__).bind(self, **settings)
@@ -97,10 +98,17 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Appends the description of every setting to the docstring of each subclass."""
+        """Gives each subclass its settings: as the signature of __init__, and in its docstring."""
         super().__init_subclass__(**keywords)
         settings = _describe_settings(cls.sources, cls.changed)
         cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{settings}"
+        if "__init__" not in vars(cls):
+
+            def initialise(self: PiGNNEstimator, **settings: Any) -> None:
+                PiGNNEstimator.__init__(self, **settings)
+
+            initialise.__signature__ = signature_of(cls.sources, cls.changed)  # type: ignore[attr-defined]
+            cls.__init__ = initialise
 
     def fit(
         self: Fitted,
@@ -203,9 +211,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         config = self.model_config(data)
         settings = training_config(values, len(data.split.train))
         train = data.examples(data.split.train, config.embeds_labels)
-        statistics = VertexStatistics.of(train.graphs, train.index)
-        seeds = _network_seeds(settings.seed, values["ensemble"])
-        models = [build(config, seed, statistics) for seed in seeds]
+        seeds = _network_seeds(settings.seed, values.get("ensemble", 1))
+        models = self._build(config, train, seeds)
         files: dict[str, Any] = {}
         if self.checkpoint is not None:
             fingerprint = data.fingerprint(config, settings)
@@ -230,13 +237,22 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.model_, self.models_ = models[0], tuple(models)
         self.curve_, self.best_epoch_ = result.curve, result.best_epoch
         self.interrupted_ = result.interrupted
-        self.sharpness_ = _measure_sharpness(self.model_, train)
+        self.sharpness_ = self._measure(train)
         self.forest_ = None
         if interruption is not None:
             raise interruption
-        if "forest" in config.head:
+        if "forest" in values.get("head", ""):
             self.forest_ = self._grow_forest(train, settings)
         return self
+
+    def _build(self, config: ModelConfig, train: Examples, seeds: Sequence[int]) -> list[PiGNN]:
+        """A network for each seed, not trained yet."""
+        statistics = VertexStatistics.of(train.graphs, train.index)
+        return [build(config, seed, statistics) for seed in seeds]
+
+    def _measure(self, train: Examples) -> Sharpness | None:
+        """The sharpness of the permutations of training graphs; None without permutations."""
+        return _measure_sharpness(self.model_, train)
 
     def _grow_forest(self, train: Examples, settings: TrainingConfig) -> GraphForest:
         """The random forest of the training graphs."""
@@ -474,12 +490,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def save(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, the Hugging Face Hub's layout."""
         self._check_fitted()
-        model = self.model_
-        assert model.config is not None, "an estimator's network is built from a configuration"
         config = {
             "kind": type(self).__name__,
             "params": self._saved_params(),
-            "model": asdict(model.config),
+            "model": self._network_config(),
             "vocabulary": self.vocabulary_.to_config(),
             "colours": self.features_.colours and self.features_.colours.to_config(),
             "molecules": self.molecules_,
@@ -489,13 +503,22 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             "sharpness": self.sharpness_ and asdict(self.sharpness_),
             "forest": self.forest_ and self.forest_.config(),
         }
-        tensors = dict(model.state_dict())
+        write_folder(folder, config, self._tensors())
+
+    def _network_config(self) -> dict[str, Any]:
+        """What the networks are built from, as JSON values."""
+        assert self.model_.config is not None, "the network is built from a configuration"
+        return asdict(self.model_.config)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The parameters of the networks, and the arrays of the forest."""
+        tensors = dict(self.model_.state_dict())
         for k, other in enumerate(self.models_[1:], start=1):
             tensors |= {f"{_MEMBER}{k}.{name}": t for name, t in other.state_dict().items()}
         if self.forest_ is not None:
             arrays = self.forest_.trees.tensors()
             tensors |= {f"{_FOREST}{name}": array for name, array in arrays.items()}
-        write_folder(folder, config, tensors)
+        return tensors
 
     @classmethod
     def load(
@@ -519,26 +542,42 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         folder: str | Path,
         device: str | torch.device | None,
     ) -> Fitted:
-        arrays = {n.removeprefix(_FOREST): t for n, t in tensors.items() if n.startswith(_FOREST)}
-        members = _split_tensors({n: t for n, t in tensors.items() if not n.startswith(_FOREST)})
-        models = [rebuild(config.get("model"), each, str(folder)) for each in members]
         try:
             estimator = cls._restore(config)
-            estimator._check_fits(models)
-            forest = config.get("forest")
-            estimator.forest_ = None if forest is None else GraphForest.from_config(forest, arrays)
-            if forest is not None and forest["outputs"] > estimator.task_.outputs:
-                raise ValueError(f"its forest has {forest['outputs']} outputs")
+            estimator._load_networks(config, tensors, str(folder))
+        except FolderError:
+            raise
         except KeyError as problem:
             raise FolderError(f"{folder}: its configuration lacks {problem}") from None
         except (TypeError, ValueError, AttributeError) as problem:
             detail = " ".join(str(problem).split())
             raise FolderError(f"{folder}: its configuration is damaged: {detail}") from None
         estimator.device = device or estimator.device
-        estimator.models_ = tuple(each.to(find_device(estimator.device)) for each in models)
-        estimator.model_ = estimator.models_[0]
+        estimator._place(find_device(estimator.device))
         estimator.curve_, estimator.interrupted_ = (), False
         return estimator
+
+    def _load_networks(
+        self, config: dict[str, Any], tensors: Mapping[str, Tensor], folder: str
+    ) -> None:
+        """Takes the networks and the forest from the content of a folder.
+
+        Raises:
+            ValueError: they do not fit each other or the targets.
+        """
+        arrays = {n.removeprefix(_FOREST): t for n, t in tensors.items() if n.startswith(_FOREST)}
+        members = _split_tensors({n: t for n, t in tensors.items() if not n.startswith(_FOREST)})
+        self.models_ = tuple(rebuild(config.get("model"), each, folder) for each in members)
+        self._check_fits(self.models_)
+        forest = config.get("forest")
+        self.forest_ = None if forest is None else GraphForest.from_config(forest, arrays)
+        if forest is not None and forest["outputs"] > self.task_.outputs:
+            raise ValueError(f"its forest has {forest['outputs']} outputs")
+
+    def _place(self, device: torch.device) -> None:
+        """Moves the networks to a device."""
+        self.models_ = tuple(each.to(device) for each in self.models_)
+        self.model_ = self.models_[0]
 
     @classmethod
     def _restore(cls: type[Fitted], config: dict[str, Any]) -> Fitted:
@@ -767,7 +806,7 @@ def _network_seeds(seed: int, count: int) -> list[int]:
 
 
 def _fit_one(
-    model: PiGNN,
+    model: nn.Module,
     data: TrainingData,
     train: Examples,
     settings: TrainingConfig,
@@ -790,7 +829,7 @@ def _fit_one(
 
 
 def _fit_many(
-    models: Sequence[PiGNN],
+    models: Sequence[nn.Module],
     data: TrainingData,
     train: Examples,
     settings: TrainingConfig,
@@ -859,14 +898,27 @@ def _split_tensors(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     return [members[key] for key in sorted(members, key=lambda key: (len(key), key))]
 
 
-def load_estimator(folder: str | Path, device: str | torch.device | None = None) -> PiGNNEstimator:
-    """The estimator of a model folder; see :meth:`PiGNNEstimator.load`."""
+def load_estimator(
+    folder: str | Path,
+    device: str | torch.device | None = None,
+    others: Sequence[type[PiGNNEstimator]] = (),
+) -> PiGNNEstimator:
+    """The estimator of a model folder; see :meth:`PiGNNEstimator.load`.
+
+    Args:
+        folder: the model folder.
+        device: where to put the model.
+        others: kinds of estimators besides those of this package.
+    """
     import softperm.estimators as known
 
     config, tensors = read_folder(folder)
     kinds = {name: getattr(known, name) for name in known.__all__}
+    kinds |= {kind.__name__: kind for kind in others}
     if config.get("kind") not in kinds:
-        raise FolderError(f"{folder} holds a {config.get('kind')}, not a trained estimator")
+        raise FolderError(
+            f"{folder} holds a {config.get('kind')}, not a trained estimator of π-GNN"
+        )
     return kinds[config["kind"]]._from_folder(config, tensors, folder, device)
 
 
@@ -939,4 +991,4 @@ def signature_of(sources: Sequence[type], changed: Mapping[str, Any]) -> inspect
     return inspect.Signature([first, *settings])
 
 
-PiGNNEstimator.__init__.__signature__ = signature_of(SOURCES, {})  # type: ignore[attr-defined]
+PiGNNEstimator.__init__.__signature__ = signature_of(SOURCES, RECOMMENDED)  # type: ignore[attr-defined]

@@ -36,6 +36,7 @@ from softperm.estimators.base import PiGNNEstimator, load_estimator
 from softperm.files import exclusive, write_atomically
 from softperm.parallel import cores, map_in_processes
 from softperm.progress import Report, silent
+from softperm.settings import ModelConfig
 from softperm.training.sources import encode_smiles, missing_values, reads_smiles
 
 PART_BYTES = 1 << 26  # values of one part, which a process holds at once
@@ -198,6 +199,7 @@ class ShardWorker:
             :func:`compact_weights`.
         half: whether to store vectors with 16 bits.
         skip_empty: whether to leave out graphs without vertices.
+        load: reads the model folder.
     """
 
     model: str
@@ -210,6 +212,7 @@ class ShardWorker:
     compact: bool = False
     half: bool = False
     skip_empty: bool = False
+    load: Callable[[str, str], PiGNNEstimator] = load_estimator
 
     def __call__(self, shard: Shard | CollectionShard) -> Summary:
         """Computes and writes a part."""
@@ -218,13 +221,13 @@ class ShardWorker:
     @property
     def estimator(self) -> PiGNNEstimator:
         """The model, loaded once in each process."""
-        return load_cached(self.model, self.device)
+        return load_cached(self.load, self.model, self.device)
 
     @property
     def identity(self) -> dict[str, Any]:
         """What determines the values: the model's content and the options."""
         files = sorted(path for path in Path(self.model).iterdir() if path.is_file())
-        own = {"model", "folder", "strict"}
+        own = {"model", "folder", "strict", "load"}
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
         model = {path.name: file_digest(path) for path in files}
         return {**options, "model": model, "softperm": __version__}
@@ -381,8 +384,9 @@ def compact_weights(estimator: PiGNNEstimator) -> Float[np.ndarray, " F"]:
     DᵀAD is symmetric: √2 times its entry (i, j) counts for (j, i) too. The factor is √2 above the
     diagonal, 0 below, and 1 for everything that is not part of a symmetric matrix.
     """
-    config = estimator.model_.config
-    assert config is not None, "an estimator's network is built from a configuration"
+    config = getattr(estimator.model_, "config", None)
+    if not isinstance(config, ModelConfig):
+        raise ValueError("--compact is for models of π-GNN, whose aligned matrices are symmetric")
     p, length = config.latent_vertices, len(estimator.get_feature_names_out())
     i, j = np.indices((p, p))
     square = np.select([i < j, i == j], [np.sqrt(2), 1.0]).ravel()  # (P · P,)
@@ -599,12 +603,11 @@ def score_parts(worker: ShardWorker, count: int) -> dict[str, Any] | str:
 
 
 @lru_cache(maxsize=1)
-def load_cached(model: str, device: str) -> PiGNNEstimator:
+def load_cached(
+    load: Callable[[str, str], PiGNNEstimator], model: str, device: str
+) -> PiGNNEstimator:
     """The estimator of a model folder; a process that asks again gets the same."""
-    # Their modules must be loaded before a folder can name one of them.
-    from softperm.estimators import PiGNNClassifier, PiGNNRegressor  # noqa: F401
-
-    return load_estimator(model, device)
+    return load(model, device)
 
 
 @contextmanager

@@ -36,8 +36,8 @@ from softperm.nn.permutation import Sharpness
 from softperm.parallel import thread_pool
 from softperm.settings import (
     TRAINING,
-    EstimatorConfig,
     ForestConfig,
+    PiGNNConfig,
     Settings,
     StructuralFeatures,
     TrainingConfig,
@@ -65,7 +65,7 @@ FOREST = tuple(name for name, _ in rules(ForestConfig))
 FORESTS = ("forest", "mlp+forest")
 PREDICTORS = ("mlp", *FORESTS)
 """Heads that share the training of a network."""
-ENSEMBLE = dict(rules(EstimatorConfig))["ensemble"]
+ENSEMBLE = dict(rules(PiGNNConfig))["ensemble"]
 POLL_SECONDS = 0.02  # for which a job waits for another thread before others take their turn
 Returned = TypeVar("Returned")
 

@@ -127,6 +127,8 @@ class System:
         fixed: arguments of the network that are no settings.
         stackable: whether networks can be trained in a stack.
         shape_free: hyper-parameters that change no shape; networks of one stack may differ in them.
+        reads: the layer, or list of layers, whose input is the vector of a graph; empty if there is
+            none, because outputs are sums over vertices or blocks.
     """
 
     name: str
@@ -134,6 +136,7 @@ class System:
     tables: tuple[str, ...]
     grid: Mapping[str, tuple]
     network: str = ""
+    reads: str = ""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     stackable: bool = False
     shape_free: tuple[str, ...] = ()
@@ -142,6 +145,12 @@ class System:
     def settings(self) -> tuple[str, ...]:
         """Names of the network's own hyper-parameters."""
         return tuple(a for a in _arguments(self.network) if a not in {*_FROM_SHAPE, *self.fixed})
+
+    @property
+    def ignores(self) -> tuple[str, ...]:
+        """Fields of graphs that the network does not read."""
+        edges = () if "edge_size" in _arguments(self.network) else ("edge_label", "edge_attr")
+        return (*edges, "edge_weight")
 
     def build(self, shape: DataShape, settings: Mapping[str, Any], seed: int) -> nn.Module:
         """A freshly initialised network; torch's global random state is left as it was.
@@ -244,6 +253,7 @@ class ClassicalSystem:
         kinds: kinds of tasks that it supports.
         random: whether fits with different seeds differ; the class then has the argument ``seed``.
         probabilities: whether its outputs tell how sure it is.
+        ignores: fields of graphs that it does not read.
     """
 
     name: str
@@ -254,6 +264,7 @@ class ClassicalSystem:
     kinds: tuple[str, ...] = ("classification",)
     random: bool = False
     probabilities: bool = False
+    ignores: tuple[str, ...] = ("edge_weight",)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -303,17 +314,19 @@ PI_GNN = {
 """The paper's own systems."""
 
 _CLASSIFICATION: dict[str, Any] = {"tables": ("classification",)}
-_OGB: dict[str, Any] = {"tables": ("ogb",)}
+_OGB: dict[str, Any] = {"tables": ("ogb",), "reads": "head"}
 _OGB_TRAINING = {"learning_rate": (1e-3,), "batch_size": (128,)}
 _QM9: dict[str, Any] = {
     "tables": ("qm9",),
     "grid": {"learning_rate": (1e-3,), "batch_size": (64,)},
 }
+_KGNN = "kgnn:HierarchicalGNN"
 _BASELINES = (
     System(
         "gin",
         "GIN",
         network="classification:GIN",
+        reads="linears",
         grid={
             "widths": ((64,) * 4, (32,) * 4, (64,), (32, 32)),
             "train_eps": (True, False),
@@ -331,6 +344,7 @@ _BASELINES = (
         "graphsage",
         "GraphSAGE",
         network="classification:GraphSAGE",
+        reads="output",
         grid={
             "hidden": (32, 64),
             "layers": (3, 5),
@@ -345,6 +359,7 @@ _BASELINES = (
         "gcn",
         "GCN",
         network="classification:GCN",
+        reads="output",
         grid={
             "hidden": (32, 64),
             "layers": (3, 5),
@@ -358,6 +373,7 @@ _BASELINES = (
         "structure-free",
         "Structure-free",
         network="classification:StructureFree",
+        reads="output",
         grid={
             "hidden": (32, 128, 256),
             "learning_rate": (1e-1, 1e-3, 1e-4),
@@ -371,6 +387,7 @@ _BASELINES = (
         "dgcnn",
         "DGCNN",
         network="classification:DGCNN",
+        reads="output",
         grid={
             "hidden": (32, 64),
             "layers": (2, 3, 4),
@@ -384,6 +401,7 @@ _BASELINES = (
         "diffpool",
         "DiffPool",
         network="diffpool:DiffPool",
+        reads="head",
         grid={
             "hidden": (64,),
             "embedding": (128,),
@@ -396,6 +414,7 @@ _BASELINES = (
         "ecc",
         "ECC",
         network="classification:ECC",
+        reads="output",
         grid={
             "hidden": (32, 64),
             "layers": (2,),
@@ -429,9 +448,9 @@ _BASELINES = (
         **_OGB,
     ),
     System("dtnn", "DTNN", network="qm9:DTNN", **_QM9),
-    System("mpnn", "MPNN", network="qm9:MPNN", **_QM9),
-    System("1-2-gnn", "1-2-GNN", network="kgnn:HierarchicalGNN", fixed={"set_size": 2}, **_QM9),
-    System("1-2-3-gnn", "1-2-3-GNN", network="kgnn:HierarchicalGNN", fixed={"set_size": 3}, **_QM9),
+    System("mpnn", "MPNN", network="qm9:MPNN", reads="head", **_QM9),
+    System("1-2-gnn", "1-2-GNN", network=_KGNN, reads="head", fixed={"set_size": 2}, **_QM9),
+    System("1-2-3-gnn", "1-2-3-GNN", network=_KGNN, reads="head", fixed={"set_size": 3}, **_QM9),
     System("ppgn", "PPGN", network="qm9:PPGN", **_QM9),
 )
 
@@ -452,6 +471,7 @@ CLASSICAL: dict[str, ClassicalSystem] = {
             "WL subtree kernel",
             network="wl:WLKernelClassifier",
             grid={"iterations": (1, 2, 3, 4, 5, 6), "C": (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)},
+            ignores=("x", "edge_label", "edge_attr", "edge_weight"),
             **_CLASSIFICATION,
         ),
         ClassicalSystem(
@@ -459,6 +479,7 @@ CLASSICAL: dict[str, ClassicalSystem] = {
             "Random forest on WL colours",
             network="forest:ColourForest",
             grid={"rounds": (0, 1, 2, 3, 4), "min_graphs": (5, 2)},
+            ignores=("x", "edge_attr", "edge_weight"),
             **_FOREST,
         ),
         ClassicalSystem(

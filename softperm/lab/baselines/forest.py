@@ -8,6 +8,7 @@ alignment, so the difference between it and π-GNN is what alignment adds.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,13 @@ from torch import Tensor
 from softperm.data.collection import Collection
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.parallel import threads
+from softperm.training.forest import Trees
 from softperm.training.tasks import Classification, MultiLabel, Task
 
 MOST_DEGREES = 100  # larger degrees are counted together
 QUANTILES = np.linspace(0, 1, 5)
 LEAST = 1e-6  # probability of a class that no tree votes for
+ROWS = 256  # graphs whose dense rows are in memory together
 
 Table = sp.csr_array | np.ndarray
 
@@ -54,32 +57,75 @@ class GraphForest(ABC):
         self.learn(collection, index)
         self.task_ = task
         table = self.describe(collection)[index.cpu().numpy()]
+        self.columns_ = table.shape[1]
         if isinstance(task, Classification):
-            self.forests_ = [self._forest(RandomForestClassifier).fit(table, y.cpu().numpy())]
+            self.trees_ = [self._grow(RandomForestClassifier, table, y.cpu().numpy())]
             return self
         kind = RandomForestClassifier if isinstance(task, MultiLabel) else RandomForestRegressor
-        self.forests_ = []
+        self.trees_ = []
         for column in task.encode(y).cpu().numpy().T:
             known = np.flatnonzero(~np.isnan(column))
-            self.forests_.append(self._forest(kind).fit(table[known], column[known]))
+            self.trees_.append(self._grow(kind, table[known], column[known]))
         return self
 
-    def _forest(self, kind: type) -> Any:
-        return kind(n_estimators=self.trees, random_state=self.seed, n_jobs=threads())
+    def _grow(self, kind: type, table: Table, y: np.ndarray) -> Trees:
+        forest = kind(n_estimators=self.trees, random_state=self.seed, n_jobs=threads())
+        forest.fit(table, y)
+        return Trees.of(forest, getattr(forest, "classes_", np.zeros(1)).astype(np.int64))
 
     def outputs(self, collection: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
         """Outputs that the task reads as it reads a network's, such as logarithms of shares."""
         table = self.describe(collection)[index.cpu().numpy()]
+        if table.shape[1] != self.columns_:
+            raise ValueError(f"the forest reads {self.columns_} numbers, not {table.shape[1]}")
+        values = [_predict(trees, table) for trees in self.trees_]
         if isinstance(self.task_, Classification):
-            (forest,) = self.forests_
             shares = np.zeros((len(index), self.task_.classes))
-            shares[:, forest.classes_] = forest.predict_proba(table)
+            shares[:, : values[0].shape[1]] = values[0]
             return torch.from_numpy(np.log(np.maximum(shares, LEAST)))
-        if isinstance(self.task_, MultiLabel):
-            columns = [_log_odds(forest, table) for forest in self.forests_]
-        else:
-            columns = [forest.predict(table) for forest in self.forests_]
+        columns = [_log_odds(v) if isinstance(self.task_, MultiLabel) else v[:, 0] for v in values]
         return torch.from_numpy(np.stack(columns, axis=1))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What was learnt as JSON values, and the arrays of the trees."""
+        arrays = {
+            f"{k}.{name}": tensor
+            for k, trees in enumerate(self.trees_)
+            for name, tensor in trees.tensors().items()
+        }
+        outputs = [trees.outputs for trees in self.trees_]
+        return {"columns": self.columns_, "outputs": outputs, **self.learnt()}, arrays
+
+    def restore(
+        self, state: Mapping[str, Any], arrays: Mapping[str, Tensor], task: Task
+    ) -> GraphForest:
+        """Takes what :meth:`state` gave.
+
+        Raises:
+            ValueError: it is damaged, or not of this task.
+        """
+        self.task_, self.columns_ = task, int(state["columns"])
+        self.set_learnt(state)
+        kept: list[dict[str, Tensor]] = [{} for _ in state["outputs"]]
+        for name, tensor in arrays.items():
+            place, _, own = name.partition(".")
+            kept[int(place)][own] = tensor
+        self.trees_ = [
+            Trees.from_tensors(tensors, int(outputs), self.columns_)
+            for tensors, outputs in zip(kept, state["outputs"], strict=True)
+        ]
+        count, most = (1, task.outputs) if isinstance(task, Classification) else (task.outputs, 2)
+        if len(self.trees_) != count or max(trees.outputs for trees in self.trees_) > most:
+            raise ValueError("its forests do not have the outputs of its targets")
+        return self
+
+    @abstractmethod
+    def learnt(self) -> dict[str, Any]:
+        """What :meth:`learn` learnt, as JSON values."""
+
+    @abstractmethod
+    def set_learnt(self, state: Mapping[str, Any]) -> None:
+        """Takes what :meth:`learnt` gave."""
 
 
 class CountForest(GraphForest):
@@ -89,6 +135,14 @@ class CountForest(GraphForest):
         """Learns the largest degree of the selected graphs."""
         chosen = np.isin(_owners(collection), index.cpu().numpy())
         self.most_ = min(int(_degrees(collection)[chosen].max(initial=0)), MOST_DEGREES)
+
+    def learnt(self) -> dict[str, Any]:
+        """The largest degree."""
+        return {"most": self.most_}
+
+    def set_learnt(self, state: Mapping[str, Any]) -> None:
+        """Takes the largest degree."""
+        self.most_ = min(int(state["most"]), MOST_DEGREES)
 
     def describe(self, collection: Collection) -> np.ndarray:
         """Counts and quantiles of each graph (B, Z)."""
@@ -145,6 +199,14 @@ class ColourForest(GraphForest):
             every_round=True,
         )
 
+    def learnt(self) -> dict[str, Any]:
+        """The colours."""
+        return {"colours": self.colours_.to_config()}
+
+    def set_learnt(self, state: Mapping[str, Any]) -> None:
+        """Takes the colours."""
+        self.colours_ = ColourVocabulary.from_config(state["colours"])
+
     def describe(self, collection: Collection) -> sp.csr_array:
         """Number of vertices of each colour in each graph (B, colours)."""
         return colour_counts(collection, self.colours_)
@@ -171,10 +233,18 @@ def quantiles(
     return np.where(sizes[:, None] > 0, below + (place - low) * (above - below), 0.0)
 
 
-def _log_odds(forest: RandomForestClassifier, table: Table) -> np.ndarray:
-    """Log odds of the answer 1."""
-    shares = (np.asarray(forest.predict_proba(table)) @ forest.classes_).clip(LEAST, 1 - LEAST)
-    return np.log(shares) - np.log1p(-shares)
+def _predict(trees: Trees, table: Table) -> Float[np.ndarray, "b C"]:
+    """The mean of the trees' values for each row, some rows at a time."""
+    parts = [table[first : first + ROWS] for first in range(0, table.shape[0], ROWS)]
+    dense = [part.toarray() if isinstance(part, sp.csr_array) else part for part in parts]
+    values = [trees(part.astype(np.float32)) for part in dense]
+    return np.concatenate([np.empty((0, trees.outputs)), *values])
+
+
+def _log_odds(shares: Float[np.ndarray, "b C"]) -> Float[np.ndarray, " b"]:
+    """Log odds of the answer 1 from the shares of the answers 0 and 1, or of 0 alone."""
+    yes = (shares[:, 1] if shares.shape[1] > 1 else np.zeros(len(shares))).clip(LEAST, 1 - LEAST)
+    return np.log(yes) - np.log1p(-yes)
 
 
 def _owners(collection: Collection) -> Int[np.ndarray, " V"]:

@@ -192,7 +192,8 @@ class PNARound(nn.Module):
         self, hidden: int, edge_size: int, degree_counts: Sequence[int], towers: int = 4
     ) -> None:
         super().__init__()
-        counts = torch.tensor(degree_counts if any(degree_counts[1:]) else (0, 1))
+        known = degree_counts if any(degree_counts[1:]) else (0, 1)
+        counts = torch.tensor(known, device="cpu")  # PNAConv reads them, also if built on meta
         self.convolution = PNAConv(
             hidden,
             hidden,
