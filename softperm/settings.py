@@ -790,12 +790,12 @@ def training_config(values: Mapping[str, Any], graphs: int) -> TrainingConfig:
 
 def check_settings(values: Mapping[str, Any]) -> None:
     """Raises ValueError for the first setting that is out of range or does not fit another."""
-    training_config(values, graphs=1)
-    for source in SOURCES:
+    for source in reversed(SOURCES):
         if source is TrainingConfig:
-            continue  # whose epochs may be auto
-        outputs = {"outputs": 1} if source is ModelConfig else {}
-        source(**outputs, **choose(source, values))
+            training_config(values, graphs=1)
+        else:
+            outputs = {"outputs": 1} if source is ModelConfig else {}
+            source(**outputs, **choose(source, values))
 
 
 def choose(source: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
