@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import glob
 import hashlib
 import os
 import platform
@@ -14,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from io import TextIOBase
 from pathlib import Path
+from typing import IO
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -31,12 +33,27 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     Raises:
         OSError: it cannot be written; the old file is still there.
     """
+    with appearing(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def appearing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that is written bit by bit and replaces ``path`` when it is whole.
+
+    Yields:
+        The file, opened for writing.
+
+    Raises:
+        OSError: it cannot be written; the old file is still there.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = f"{platform.node()}.{os.getpid()}.{threading.get_native_id()}"
     beside = path.with_name(f".{path.name}.{writer}.part")
     try:
         with disk_errors(path):
-            beside.write_bytes(content.encode() if isinstance(content, str) else content)
+            with beside.open("wb") as stream:
+                yield stream
             put_in_place(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -144,33 +161,39 @@ def is_full(error: BaseException) -> bool:
 def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> Iterator[None]:
     """Holds the lock ``target.lock``; it ends with the process, also after ``kill -9``.
 
+    On a file system without locks the existence of ``target.lock.soft`` is the lock. What a killed
+    process left of it is recognised on the same machine only.
+
     Args:
         target: the file or folder to be written.
         wait: called before waiting for another process that holds the lock; None to not wait.
 
     Raises:
         BlockingIOError: another process holds the lock, and ``wait`` is None.
-        OSError: the file system has no locks.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(target.with_name(target.name + ".lock"))
+    lock: BaseFileLock = FileLock(target.with_name(target.name + ".lock"))
     try:
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            if wait is None:
-                raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(target)) from None
-            wait()
-            lock.acquire()
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        _acquire(lock, target, wait)
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
             raise
-        words = "its file system has no locks; set SOFTPERM_CACHE or --out to a local folder"
-        raise OSError(error.errno, words, str(target)) from None
+        lock = SoftFileLock(f"{lock.lock_file}.soft")
+        _acquire(lock, target, wait)
     try:
         yield
     finally:
         lock.release()
+
+
+def _acquire(lock: BaseFileLock, target: Path, wait: Callable[[], None] | None) -> None:
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if wait is None:
+            raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(target)) from None
+        wait()
+        lock.acquire()
 
 
 @contextlib.contextmanager
@@ -200,8 +223,17 @@ def remove_abandoned(folder: Path) -> None:
         target = left.with_name(left.name.removesuffix(".making"))
         with contextlib.suppress(BlockingIOError), exclusive(target, wait=None):
             shutil.rmtree(left, ignore_errors=True)
+    _remove_parts(folder.rglob(".*.part"))
+
+
+def remove_abandoned_parts(path: Path) -> None:
+    """Removes the parts of one file that killed processes left; see :func:`remove_abandoned`."""
+    _remove_parts(path.parent.glob(f".{glob.escape(path.name)}.*.part"))
+
+
+def _remove_parts(parts: Iterable[Path]) -> None:
     ours = re.compile(rf"\..+\.{re.escape(platform.node())}\.(\d+)\.\d+\.part")
-    for left in folder.rglob(".*.part"):
+    for left in parts:
         writer = ours.fullmatch(left.name)
         if writer is not None and not _is_running(int(writer[1])):
             left.unlink(missing_ok=True)

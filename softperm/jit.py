@@ -130,21 +130,24 @@ def _source_cache() -> type:
 
         def __init__(self, function: Callable) -> None:
             super().__init__(function)
-            self._lock = FileLock(Path(self.cache_path, f"{self._impl.filename_base}.lock"))
+            self._lock: FileLock | None = None  # made when needed: a forked process needs its own
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             found = super().load_overload(sig, target_context)
             if found is None:
-                with suppress(OSError, Timeout):  # then it is compiled here
+                lock = FileLock(Path(self.cache_path, f"{self._impl.filename_base}.lock"))
+                with suppress(OSError, NotImplementedError, Timeout):  # then it is compiled here
                     self._impl.locator.ensure_cache_path()
-                    self._lock.acquire(timeout=COMPILATION_SECONDS)
+                    lock.acquire(timeout=COMPILATION_SECONDS)
                     found = super().load_overload(sig, target_context)
+                self._lock = lock
                 if found is not None:
-                    self._lock.release(force=True)
+                    lock.release(force=True)
             return found
 
         def save_overload(self, sig: Any, data: Any) -> None:
             super().save_overload(sig, data)
-            self._lock.release(force=True)
+            if self._lock is not None:
+                self._lock.release(force=True)
 
     return SourceCache

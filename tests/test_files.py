@@ -53,15 +53,35 @@ def test_threads_that_write_one_file_leave_the_content_of_one_of_them(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_system_without_locks_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+HOLDS_A_LOCK = """
+import errno, fcntl, sys, time
+from pathlib import Path
+from softperm.files import exclusive
+def no_locks(*_):
+    raise OSError(int(sys.argv[2]), "no locks")
+fcntl.flock = no_locks
+with exclusive(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_is_the_lock_where_the_file_system_has_none(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with (
-        pytest.raises(OSError, match="has no locks; set SOFTPERM_CACHE or --out"),
-        exclusive(tmp_path / "it"),
-    ):
-        pass
+    command = [sys.executable, "-c", HOLDS_A_LOCK, tmp_path / "it", str(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError), exclusive(tmp_path / "it", wait=None):
+            pass
+        holder.kill()
+    for _ in range(2):
+        with exclusive(tmp_path / "it", wait=None):  # the holder is dead
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["it.lock"]

@@ -45,23 +45,34 @@ def package(tmp_path) -> Path:
 
 def run(package: Path, **environment: str) -> tuple[int, int]:
     """Result of the kernel in a new process, and how often it came from the cache."""
+    (result,) = run_code(package, RUN, **environment)
+    return result
+
+
+def run_code(package: Path, code: str, **environment: str) -> list[tuple[int, int]]:
+    """The results that a new process prints."""
     paths = {"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", code],
         env=os.environ | paths | environment,
         capture_output=True,
         text=True,
         check=True,
         cwd=package.parent,
     )
-    result, hits = done.stdout.split()
-    return int(result), int(hits)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [(int(result), int(hits)) for result, hits in lines]
 
 
 def test_processes_that_start_at_once_compile_a_kernel_once(package):
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(run, [package] * 3))
     assert sorted(results) == [(21, 0), (21, 1), (21, 1)]
+
+
+def test_a_forked_process_compiles_a_kernel_that_its_parent_imported(package):
+    forked = f"import os; from softperm import outer\nif os.fork():\n    os.wait()\n{RUN}"
+    assert run_code(package, forked) == [(21, 0), (21, 1)]
 
 
 def edit(file: Path, old: str, new: str) -> None:

@@ -89,9 +89,13 @@ class SoftpermCommands(TyperGroup):
         except (ValueError, OSError, ArithmeticError, ImportError, MemoryError) as problem:
             sentence = _sentence(problem)
         except RuntimeError as problem:
-            if not any(words in str(problem) for words in _NO_MEMORY):
+            if "CUDA error" in str(problem):
+                cause = str(problem).partition("\n")[0]
+                sentence = f"the GPU failed ({cause}): run the same command again, which resumes it"
+            elif any(words in str(problem) for words in _NO_MEMORY):
+                sentence = _sentence(MemoryError())
+            else:
                 raise
-            sentence = _sentence(MemoryError())
         typer.secho(f"error: {sentence}", err=True, fg=typer.colors.RED)
         raise typer.Exit(2)
 

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import typer
 
 from softperm.errors import GraphError, GraphWarning
-from softperm.files import disk_errors, exclusive, remove_abandoned
+from softperm.files import disk_errors, exclusive, remove_abandoned, remove_abandoned_parts
 from softperm.progress import progress_bars
 
 Log = Callable[[str], None]
@@ -44,7 +44,7 @@ def as_text(content: Mapping[str, Any]) -> str:
 
 
 def ready_folder(folder: Path) -> bool:
-    """Creates the folder for results before the work begins.
+    """Creates the folder for results; removes what killed processes left in it.
 
     Returns:
         Whether the folder is new.
@@ -52,6 +52,13 @@ def ready_folder(folder: Path) -> bool:
     Raises:
         ValueError: nothing can be written there.
     """
+    new = _make_folder(folder)
+    if not new:
+        remove_abandoned(folder)
+    return new
+
+
+def _make_folder(folder: Path) -> bool:
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +72,7 @@ def ready_folder(folder: Path) -> bool:
 
 @contextmanager
 def only_writer(folder: Path, command: str, new: bool = False) -> Iterator[None]:
-    """Holds a run folder for one process; removes what killed processes left in it.
+    """Holds a run folder for one process.
 
     Args:
         folder: the run folder.
@@ -84,7 +91,6 @@ def only_writer(folder: Path, command: str, new: bool = False) -> Iterator[None]
                 f"another softperm {command} writes to {folder}: wait for its end, or choose "
                 "another --out"
             ) from None
-        remove_abandoned(folder)
         try:
             yield
         finally:
@@ -95,8 +101,9 @@ def only_writer(folder: Path, command: str, new: bool = False) -> Iterator[None]
 
 
 def ready_file(path: Path) -> None:
-    """Creates the folder of a file for results; see :func:`ready_folder`."""
-    ready_folder(path.parent)
+    """Creates the folder of a file for results; removes parts of it that killed processes left."""
+    _make_folder(path.parent)
+    remove_abandoned_parts(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: --out must name a file")
 

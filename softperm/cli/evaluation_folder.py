@@ -39,7 +39,7 @@ def claimed_folder(
     Raises:
         ValueError: the folder holds, or another process writes, results with other settings.
     """
-    from softperm.files import exclusive, remove_abandoned, write_atomically
+    from softperm.files import exclusive, write_atomically
 
     path = out / FILE
     refuse_foreign(out, WRITTEN, "evaluation", path.exists() or (out / "records").exists())
@@ -55,7 +55,6 @@ def claimed_folder(
             write_atomically(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
             stack.enter_context(exclusive(running))
             stack.callback(running.with_name(f"{running.name}.lock").unlink, missing_ok=True)
-        remove_abandoned(out)
         yield
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ from softperm.cli.inputs import (
     load_model,
     read_for,
 )
-from softperm.files import CSVWriter
+from softperm.files import CSVWriter, appearing
 from softperm.settings import names_in
 
 if TYPE_CHECKING:
@@ -140,19 +140,12 @@ def _output_number(estimator: PiGNNEstimator, output: str | None) -> int | None:
 
 @contextmanager
 def _appearing(path: Path | None) -> Iterator[Any]:
-    """A file that is written bit by bit and appears when it is whole."""
-    from softperm.files import disk_errors, put_in_place
-
+    """A text file that appears when it is whole; None without a path."""
     if path is None:
         yield None
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with disk_errors(path), beside.open("w", newline="", encoding="utf-8") as stream:
-            yield stream
-        put_in_place(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with appearing(path) as stream, TextIOWrapper(stream, encoding="utf-8", newline="") as text:
+        yield text
 
 
 def _write_csv(stream: Any, output: int | None) -> Callable[[str, Explanation], None]:

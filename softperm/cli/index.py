@@ -78,7 +78,7 @@ def _is_unfinished(out: Path) -> bool:
     """Whether a folder is empty, or holds only what a killed command left."""
     left = [path.name for path in out.iterdir()]
     return "index.json" not in left and all(
-        n.endswith((".safetensors", ".lock", ".part")) for n in left
+        n.endswith((".safetensors", ".lock", ".lock.soft", ".part")) for n in left
     )
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from softperm.data.formats.parquet import check_parquet
-from softperm.files import CSVWriter, disk_errors, put_in_place, write_atomically
+from softperm.files import CSVWriter, appearing, write_atomically
 
 GRAPH, PROBLEM = "graph", "problem"
 PARQUET_GROUP = 1 << 27  # bytes of values of a row group in a joined Parquet file
@@ -101,14 +101,8 @@ def write_part(path: Path, results: Results) -> None:
 
 def join_parts(parts: Sequence[Path], names: Sequence[str], out: Path) -> None:
     """Writes all parts as one file, which appears when it is whole."""
-    beside = out.with_name(f".{out.name}.part")
-    try:
-        with disk_errors(out):
-            with beside.open("wb") as stream:
-                FORMATS[out.suffix.lower()].join(parts, names, stream)
-            put_in_place(beside, out)
-    finally:
-        beside.unlink(missing_ok=True)
+    with appearing(out) as stream:
+        FORMATS[out.suffix.lower()].join(parts, names, stream)
 
 
 def _csv_part(results: Results) -> bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softperm.files import disk_errors, put_in_place, write_atomically
+from softperm.files import write_atomically
 from softperm.search.index import GraphIndex, Hit, SearchResult
 
 if TYPE_CHECKING:
@@ -166,10 +166,7 @@ class VectorIndex:
         path.mkdir(parents=True, exist_ok=True)
         content = faiss.serialize_index(self._vectors).tobytes()
         name = f"{zlib.crc32(content):08x}.faiss"
-        beside = path / f".{name}.{os.getpid()}.part"
-        with disk_errors(path / name):
-            beside.write_bytes(content)
-            put_in_place(beside, path / name)
+        write_atomically(path / name, content)
         self.estimator.save(path / "model")
         about = {"format": FORMAT, "file": name, "ids": self._ids}
         write_atomically(path / "vectors.json", json.dumps(about))

@@ -1,23 +1,30 @@
-"""Kills commands at random moments, in a process that imported everything and forks each of them.
+"""Kills commands at random moments, in processes that imported everything and fork each command.
 
-A command is killed before its k-th change of a file, or after some time. Run again, it must give
-what it gives without a kill, and what was finished before must still be there.
+A command is killed before its k-th change of a file, shortly after it, or after a random time; or
+it is stopped for a while and continues. Run again, it must leave the files and the numbers that it
+leaves without a kill, and what was finished before must still be there.
 
-    python kills.py FOLDER COUNT SEED [SCENARIO …]
+    python kills.py FOLDER --kills 9 [--seed 1] [--processes 1] [COMMAND …]
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import importlib.util
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +34,9 @@ import numpy as np
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 DONE = ("holds a finished run", "use --add to add graphs")  # the kill came after the last step
-FAST = ("--epochs", "3", "--latent-vertices", "3", "--hidden", "4", "--batch-size", "8")
+NETWORK = ("--epochs", "3", "--latent-vertices", "3", "--hidden", "4", "--batch-size", "8")
+PROTOCOL = ("--folds", "2", "--epochs", "2", "--final-runs", "1", "--configurations", "1")
+PART = 6  # kills of a command between two looks at the list of what is left to do
 
 
 @dataclass(frozen=True)
@@ -35,14 +44,20 @@ class Scenario:
     """A command that writes.
 
     Args:
-        arguments: of ``softperm``, given the input folder and the folder to write to.
+        arguments: of ``softperm``, in which ``IN`` is the input folder and ``OUT`` the output.
         result: what the command leaves, as JSON values that are equal for equal numbers.
         check: raises unless a folder that a kill left is sound.
+        start: name of the input that is in the output folder before, and its name there.
+        finished: texts of finished work, which a repeated command must not compute again.
+        needs: package without which the command cannot run.
     """
 
-    arguments: Callable[[Path, Path], list[str]]
+    arguments: str
     result: Callable[[Path], Any]
-    check: Callable[[Path, Path], None] = lambda inputs, folder: None
+    check: Callable[[Path], None] = lambda folder: None
+    start: tuple[str, str] | None = None
+    finished: Callable[[Path], set[str]] = lambda folder: set()
+    needs: str | None = None
 
 
 def digest(path: Path) -> str:
@@ -50,21 +65,28 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def arrays(path: Path) -> str:
-    """SHA-256 of the arrays of a ``.npz`` file, whose own bytes hold the time."""
-    with np.load(path) as content:
-        return hashlib.sha256(
-            b"".join(name.encode() + content[name].tobytes() for name in sorted(content.files))
-        ).hexdigest()
+def digests(*names: str) -> Callable[[Path], list[str]]:
+    """A function that gives the SHA-256 of files in a folder."""
+    return lambda folder: [digest(folder / name) for name in names]
+
+
+def arrays(name: str) -> Callable[[Path], str]:
+    """A function that gives the SHA-256 of the arrays of a ``.npz``, whose bytes hold the time."""
+
+    def content(folder: Path) -> str:
+        with np.load(folder / name) as found:
+            parts = [key.encode() + found[key].tobytes() for key in sorted(found.files)]
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+    return content
 
 
 def trained(folder: Path) -> Any:
     """Weights, curve and scores of a run."""
-    told = json.loads((folder / "run" / "result.json").read_text())
-    told = {k: v for k, v in told.items() if k not in ("run", "model", "seconds")}
+    result = json.loads((folder / "run" / "result.json").read_text())
+    result = {k: v for k, v in result.items() if k not in ("run", "model", "seconds")}
     curve = [row.rsplit(",", 1)[0] for row in (folder / "run" / "curve.csv").read_text().split()]
-    leftovers = [p.name for p in folder.rglob("*.part")]
-    return [digest(folder / "run" / "model" / "model.safetensors"), told, curve, leftovers]
+    return [digest(folder / "run" / "model" / "model.safetensors"), result, curve]
 
 
 def evaluated(folder: Path) -> Any:
@@ -72,18 +94,28 @@ def evaluated(folder: Path) -> Any:
     from softperm.lab.records import find_records
 
     records = sorted(record.digest for record in find_records(folder / "run" / "records"))
-    leftovers = [p.name for p in folder.rglob("*.part")]
-    return [records, digest(folder / "run" / "table.csv"), leftovers]
+    return [records, digest(folder / "run" / "table.csv")]
+
+
+def record_lines(folder: Path) -> set[str]:
+    """The finished trainings of an evaluation, with the seconds that they took."""
+    files = (folder / "run" / "records").rglob("*.jsonl")
+    return {line for file in files for line in file.read_text().splitlines(keepends=True)}
+
+
+def kept_best(folder: Path) -> Any:
+    """An evaluation, and the model that it trained on all graphs."""
+    (model,) = (folder / "run" / "best").rglob("model.safetensors")
+    return [*evaluated(folder), digest(model)]
 
 
 def prepared(folder: Path) -> Any:
     """The arrays of a prepared dataset."""
-    (place,) = (folder / "cache" / "prepared").glob("TOY-*/manifest.json")
     from softperm.data.datasets.prepared import open_prepared
 
+    (place,) = (folder / "cache" / "prepared").glob("TOY-*/manifest.json")
     found = open_prepared(place.parent)
-    leftovers = [p.name for p in (folder / "cache").rglob("*.making")]
-    return [found.fingerprint, found.damaged_arrays(), leftovers]
+    return [found.fingerprint, found.damaged_arrays()]
 
 
 def searched(folder: Path) -> Any:
@@ -91,10 +123,15 @@ def searched(folder: Path) -> Any:
     from softperm import GraphIndex
 
     index = GraphIndex.open(folder / "index")
-    return [[hit.id, hit.distance] for hit in index.nearest(nx.path_graph(5), k=4).hits]
+    return [[hit.id, hit.distance] for hit in index.nearest(nx.path_graph(5), k=30).hits]
 
 
-def saved_model(inputs: Path, folder: Path) -> None:
+def old_index(folder: Path) -> None:
+    """The index that was there before, or the new one, answers."""
+    assert len(searched(folder)) in (12, 24)
+
+
+def saved_model(folder: Path) -> None:
     """The model that was there before, or the new one, can be used."""
     from softperm import PiGNNClassifier
 
@@ -103,56 +140,62 @@ def saved_model(inputs: Path, folder: Path) -> None:
     estimator.predict([nx.path_graph(3)])
 
 
-REPORT = ("table.csv", "table.md", "records.jsonl.gz")
+def studied(folder: Path) -> Any:
+    """Figures of a study."""
+    return [digest(path) for path in sorted(folder.rglob("*.csv"))]
+
+
+EVALUATION = f"evaluate --data IN/g.jsonl --out OUT/run {' '.join(PROTOCOL)}"
 SCENARIOS: dict[str, Scenario] = {
-    "train": Scenario(
-        lambda inputs, out: ["train", f"{inputs}/g.jsonl", "--out", f"{out}/run", *FAST], trained
+    "train": Scenario(f"train IN/g.jsonl --out OUT/run {' '.join(NETWORK)}", trained),
+    "train on a dataset": Scenario(
+        f"train --dataset TOY --data-root IN/root --out OUT/run {' '.join(NETWORK)}", trained
     ),
     "evaluate": Scenario(
-        lambda inputs, out: [
-            "evaluate", "--data", f"{inputs}/g.jsonl", "--out", f"{out}/run", "--folds", "2",
-            "--epochs", "2", "--final-runs", "1", "--configurations", "1", "--models",
-            "pi-gnn,structure-free",
-        ],
-        evaluated,
+        f"{EVALUATION} --models pi-gnn,structure-free", evaluated, finished=record_lines
     ),
-    "distance": Scenario(
-        lambda inputs, out: ["distance", f"{inputs}/g.jsonl", "--out", f"{out}/d.npz"],
-        lambda folder: arrays(folder / "d.npz"),
+    "evaluate --keep-best": Scenario(
+        f"{EVALUATION} --models pi-gnn --keep-best", kept_best, finished=record_lines
     ),
-    "data get": Scenario(
-        lambda inputs, out: ["data", "get", "TOY", "--data-root", f"{inputs}/root"], prepared
+    "distance": Scenario("distance IN/g.jsonl --out OUT/d.npz", arrays("d.npz")),
+    "data get": Scenario("data get TOY --data-root IN/root", prepared),
+    "data show": Scenario(
+        "data show TOY --data-root IN/root --out OUT/pictures",
+        digests("pictures/TOY-graphs.png", "pictures/TOY-histograms.png"),
     ),
-    "index": Scenario(
-        lambda inputs, out: ["index", f"{inputs}/g.jsonl", "--out", f"{out}/index"], searched
+    "index": Scenario("index IN/g.jsonl --out OUT/index", searched),
+    "index --add": Scenario(
+        "index IN/g.jsonl --out OUT/index --add", searched, old_index, ("index", "index")
     ),
-    "predict": Scenario(
-        lambda inputs, out: [
-            "predict", f"{inputs}/model", f"{inputs}/g.jsonl", "--out", f"{out}/p.csv",
-        ],
-        lambda folder: digest(folder / "p.csv"),
+    "search": Scenario(
+        "search IN/index IN/g.jsonl -k 3 --out OUT/h.csv --matchings OUT/m.json",
+        digests("h.csv", "m.json"),
     ),
-    "embed": Scenario(
-        lambda inputs, out: [
-            "embed", f"{inputs}/model", f"{inputs}/g.jsonl", "--out", f"{out}/e.npz",
-        ],
-        lambda folder: arrays(folder / "e.npz"),
+    "predict": Scenario("predict IN/model IN/g.jsonl --out OUT/p.csv", digests("p.csv")),
+    "predict a folder": Scenario(
+        "predict IN/model IN/g.jsonl --out OUT/p",
+        lambda folder: [digest(path) for path in sorted((folder / "p").glob("*.parquet"))],
+        needs="pyarrow",
     ),
+    "embed": Scenario("embed IN/model IN/g.jsonl --out OUT/e.npz", arrays("e.npz")),
+    "explain": Scenario("explain IN/model IN/g.jsonl --out OUT/x.csv", digests("x.csv")),
+    "explore": Scenario("explore IN/model IN/g.jsonl --out OUT/x.html", digests("x.html")),
     "report": Scenario(
-        lambda inputs, out: ["report", f"{inputs}/evaluation", "--out", f"{out}/r", "--collect"],
-        lambda folder: [digest(folder / "r" / n) for n in REPORT],
+        "report IN/evaluation --out OUT/r --collect",
+        digests("r/table.csv", "r/table.md", "r/records.jsonl.gz"),
+    ),
+    "study synthetic": Scenario(
+        "study synthetic --max-vertices 4 --seeds 1 --epochs 2 --out OUT/study", studied
     ),
     "save": Scenario(
-        lambda inputs, out: ["save", f"{inputs}/model", f"{out}/model"],
-        lambda folder: digest(folder / "model" / "model.safetensors"),
-        saved_model,
+        "save IN/model OUT/model", digests("model/model.safetensors"), saved_model, ("old", "model")
     ),
-}  # fmt: skip
+}
 
 
 def make_inputs(inputs: Path) -> None:
-    """Graphs, a data root, a model, and a finished evaluation."""
-    from softperm import PiGNNClassifier
+    """Graphs, a data root, models, indexes, and a finished evaluation."""
+    from softperm import GraphIndex, PiGNNClassifier
 
     kinds = (nx.cycle_graph, nx.complete_graph)
     graphs = [kinds[i % 2](4 + i // 2 % 4) for i in range(24)]
@@ -164,21 +207,47 @@ def make_inputs(inputs: Path) -> None:
     (inputs / "g.jsonl").write_text("\n".join(rows) + "\n")
     raw = inputs / "root" / "tu" / "TOY"
     raw.mkdir(parents=True)
-    (raw / "TOY_A.txt").write_text("1, 2\n2, 1\n3, 4\n4, 3\n")
-    (raw / "TOY_graph_indicator.txt").write_text("1\n1\n2\n2\n")
-    (raw / "TOY_graph_labels.txt").write_text("1\n2\n")
+    whole = nx.disjoint_union_all(graphs).to_directed()
+    (raw / "TOY_A.txt").write_text("".join(f"{u + 1}, {v + 1}\n" for u, v in whole.edges))
+    owners = [i + 1 for i, graph in enumerate(graphs) for _ in graph]
+    (raw / "TOY_graph_indicator.txt").write_text("".join(f"{i}\n" for i in owners))
+    (raw / "TOY_graph_labels.txt").write_text("1\n2\n" * 12)
     settings: dict[str, Any] = {"epochs": 2, "latent_vertices": 3, "hidden": 4, "progress": False}
     PiGNNClassifier(**settings).fit(graphs, ["a", "b"] * 12).save(inputs / "model")
     PiGNNClassifier(**settings).fit(graphs, [0, 1] * 12).save(inputs / "old")
+    GraphIndex.build(graphs[:12], ids=[str(k) for k in range(12)]).save(inputs / "index")
+    status = run([*EVALUATION.split(), "--models", "pi-gnn"], inputs, inputs / "first")
+    assert status == 0, (inputs / "log").read_text()
+    (inputs / "first" / "run").rename(inputs / "evaluation")
 
 
-def call(arguments: list[str], folder: Path, log: Path, kill: int | None) -> None:
-    """Runs a command in this process, which ends with it; kills itself before a change."""
+@dataclass(frozen=True)
+class Attack:
+    """What happens to a command.
+
+    Args:
+        change: number of the change of a file at which the command is killed; None for a time.
+        seconds: when it is killed, since its start or since that change.
+        stopped: seconds for which it is stopped in place of being killed, as on a machine that
+            suspends.
+    """
+
+    change: int | None
+    seconds: float
+    stopped: float | None = None
+
+
+def call(arguments: list[str], folder: Path, log: Path, attack: Attack | None) -> int:
+    """Runs a command in this process, which a change of a file may kill."""
     os.environ["SOFTPERM_CACHE"] = str(folder / "cache")
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
     os.dup2(out, 2)
     count, within = 0, str(folder)
+
+    def kill() -> None:
+        time.sleep(attack.seconds if attack else 0)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(event: str, args: tuple) -> None:
         nonlocal count
@@ -189,8 +258,8 @@ def call(arguments: list[str], folder: Path, log: Path, kill: int | None) -> Non
             return
         if isinstance(args[0], int) or within not in os.fsdecode(args[0]):
             return
-        if count == kill:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if attack is not None and count == attack.change:
+            threading.Thread(target=kill).start() if attack.seconds else kill()
         count += 1
 
     sys.addaudithook(watch)
@@ -203,18 +272,21 @@ def call(arguments: list[str], folder: Path, log: Path, kill: int | None) -> Non
         from softperm.cli import app
 
         code = app(arguments, standalone_mode=False) or 0
-    (folder.parent / "changes").write_text(str(count))
-    os._exit(code)
+    (log.parent / "changes").write_text(str(count))
+    return code
 
 
-def run(arguments: list[str], folder: Path, kill: int | None, seconds: float | None) -> int:
+def run(command: Sequence[str], inputs: Path, folder: Path, attack: Attack | None = None) -> int:
     """The exit status of a forked command; negative if it was killed."""
-    log = folder.parent / "log"
+    arguments = [
+        word.replace("IN/", f"{inputs}/").replace("OUT/", f"{folder}/") for word in command
+    ]
+    folder.mkdir(exist_ok=True)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            call(arguments, folder, log, kill)
+            code = call(arguments, folder, folder.parent / "log", attack)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
         except BaseException:
@@ -223,77 +295,118 @@ def run(arguments: list[str], folder: Path, kill: int | None, seconds: float | N
             traceback.print_exc()
         finally:
             os._exit(code)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
+    if attack is not None and attack.change is None:
+        time.sleep(attack.seconds)
+        if attack.stopped is None:
+            os.kill(child, signal.SIGKILL)
+        else:
+            os.kill(child, signal.SIGSTOP)
+            time.sleep(attack.stopped)
+            os.kill(child, signal.SIGCONT)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
 
-def attack(base: Path, name: str, count: int, rng: random.Random) -> dict[str, Any]:
+def files_in(folder: Path) -> list[str]:
+    """Names of all files but locks; what a command writes besides its result is named too."""
+    found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in found if not name.endswith(".lock"))
+
+
+def attack(base: Path, name: str, count: int, seed: str) -> dict[str, Any]:
     """Kills one command many times.
 
-    Raises:
-        AssertionError: a kill lost something, or changed a result.
+    Returns:
+        Numbers of kills, of stops, of commands that had ended before their kill, of repeated
+        commands with the same result; and a text for each loss.
     """
-    scenario, inputs = SCENARIOS[name], base / "inputs"
-    place = base / name.replace(" ", "-")
+    rng, scenario, inputs = random.Random(seed), SCENARIOS[name], base / "inputs"
+    place = base / seed.replace(" ", "-")
+    folder, command = place / "out", scenario.arguments.split()
+    counts: dict[str, Any] = dict.fromkeys(("kills", "stops", "ended", "identical"), 0)
+    losses: list[str] = []
 
-    def fresh() -> Path:
+    def fresh() -> None:
         shutil.rmtree(place, ignore_errors=True)
-        (place / "out").mkdir(parents=True)
-        if name == "save":
-            shutil.copytree(inputs / "old", place / "out" / "model")
-        return place / "out"
+        folder.mkdir(parents=True)
+        if scenario.start is not None:
+            shutil.copytree(inputs / scenario.start[0], folder / scenario.start[1])
 
-    folder = fresh()
-    arguments = scenario.arguments(inputs, folder)
+    def said() -> str:
+        return (place / "log").read_text()[-2000:]
+
+    fresh()
     started = time.monotonic()
-    status = run(arguments, folder, None, None)
-    assert status == 0, (place / "log").read_text()[-2000:]
+    status = run(command, inputs, folder)
+    assert status == 0, f"{name}: {said()}"
     duration = time.monotonic() - started
-    expected, changes = scenario.result(folder), int((place / "changes").read_text())
-    killed = finished = 0
-    while killed < count:
-        folder = fresh()
-        for _ in range(rng.choice([1, 1, 2])):  # a run may be killed twice
-            timed = rng.random() < 0.3
-            status = run(
-                arguments,
-                folder,
-                None if timed else rng.randrange(changes),
-                rng.uniform(0, duration) if timed else None,
-            )
-            killed += status == -signal.SIGKILL
-            finished += status == 0
-            assert status in (0, 2, -signal.SIGKILL), (place / "log").read_text()[-2000:]
-            scenario.check(inputs, folder)
-        status = run(arguments, folder, None, None)
-        said = (place / "log").read_text()
-        assert status == 0 or any(words in said for words in DONE), f"{name}: {said[-2000:]}"
-        found = scenario.result(folder)
-        assert found == expected, f"{name}, kill {killed}: {found} instead of {expected}"
-    return {"kills": killed, "finished": finished, "changes": changes}
+    expected = [scenario.result(folder), files_in(folder)]
+    changes = int((place / "changes").read_text())
+
+    def one() -> Attack:
+        kind = rng.random()
+        if kind < 0.05:
+            return Attack(None, rng.uniform(0, duration), stopped=rng.uniform(0, 2))
+        if kind < 0.35:
+            return Attack(None, rng.uniform(0, duration))
+        delay = rng.choice([0.0, 0.0, rng.uniform(0, 0.01)])
+        return Attack(rng.randrange(changes), delay)
+
+    while counts["kills"] < count and len(losses) < 3:
+        fresh()
+        try:
+            finished: set[str] = set()
+            for _ in range(rng.choice([1, 1, 2])):  # a run may be killed twice
+                attack = one()
+                status = run(command, inputs, folder, attack)
+                counts["kills"] += status == -signal.SIGKILL
+                counts["stops"] += attack.stopped is not None
+                counts["ended"] += status == 0
+                ended = any(words in said() for words in DONE)
+                assert status in (0, -signal.SIGKILL) or (status == 2 and ended), said()
+                scenario.check(folder)
+                finished |= scenario.finished(folder)
+            status = run(command, inputs, folder)
+            assert status == 0 or any(words in said() for words in DONE), said()
+            found = [scenario.result(folder), files_in(folder)]
+            assert found == expected, f"{found} instead of {expected}"
+            assert finished <= scenario.finished(folder), "a finished training was repeated"
+            counts["identical"] += 1
+        except Exception as problem:
+            losses.append(f"{attack}: {type(problem).__name__}: {problem}")
+    shutil.rmtree(place, ignore_errors=True)
+    return {"command": name, **counts, "changes": changes, "losses": losses}
 
 
-def main(base: Path, count: int, seed: int, names: list[str]) -> None:
-    """Kills each command ``count`` times and prints how often."""
+def available(name: str) -> bool:
+    """Whether the packages that a command needs are installed."""
+    needed = SCENARIOS[name].needs
+    return needed is None or importlib.util.find_spec(needed) is not None
+
+
+def main() -> None:
+    """Kills each command so many times and prints lines of JSON, several for each command."""
     import warnings
 
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("commands", nargs="*", default=[*filter(available, SCENARIOS)])
+    parser.add_argument("--kills", type=int, required=True)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
     os.environ.pop("SOFTPERM_DATA", None)
-    inputs = base / "inputs"
-    if not inputs.exists():
-        make_inputs(inputs)
-    if "report" in names and not (inputs / "evaluation").exists():
-        warm = SCENARIOS["evaluate"].arguments(inputs, base / "warm")
-        (base / "warm").mkdir()
-        assert run(warm, base / "warm", None, None) == 0, (base / "log").read_text()
-        (base / "warm" / "run").rename(inputs / "evaluation")
-    for name in names:
-        rng = random.Random(f"{seed} {name}")
-        print(json.dumps({"command": name, **attack(base, name, count, rng)}), flush=True)
+    make_inputs(options.folder / "inputs")
+    parts = [(name, k) for k in range(-(-options.kills // PART)) for name in options.commands]
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
+        names = [name for name, _ in parts]
+        counts = [min(PART, options.kills - k * PART) for _, k in parts]
+        seeds = [f"{options.seed} {name} {k}" for name, k in parts]
+        for part in pool.map(partial(attack, options.folder), names, counts, seeds):
+            print(json.dumps(part), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] or list(SCENARIOS))
+    main()

@@ -9,22 +9,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-COUNT = int(os.environ.get("SOFTPERM_ATTACKS", "0"))
+KILLS = int(os.environ.get("SOFTPERM_ATTACKS", "0"))
 SEED = os.environ.get("SOFTPERM_ATTACK_SEED", "1")
+COMMANDS = 18
 QUICK = ("data get", "save", "distance", "index", "train")
 
 
 def test_killed_commands_run_again_to_the_same_results(tmp_path):
-    """In a process of its own, whose forks are killed."""
+    """In processes of their own, whose forks are killed."""
     script = Path(__file__).with_name("kills.py")
-    names = () if COUNT else QUICK
-    count = str(COUNT // 9 or 2)
+    names, kills = ((), -(-KILLS // COMMANDS)) if KILLS else (QUICK, 2)
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "work", count, SEED, *names],
+        [sys.executable, script, tmp_path, *names, "--kills", str(kills), "--seed", SEED],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(told) == (len(names) or 9)
-    assert all(each["kills"] >= int(count) for each in told)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({each["command"] for each in results}) == (len(names) or COMMANDS)
+    assert [loss for each in results for loss in each["losses"]] == []
+    assert sum(each["kills"] for each in results) >= kills * (len(names) or COMMANDS)

@@ -50,7 +50,7 @@ def model(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_models(name, model):
+def test_models(name, model, record_property):
     words = [labelled_path("abba"), labelled_path("b")]
 
     def predictions() -> list:
@@ -58,6 +58,7 @@ def test_models(name, model):
         return [digest(estimator.predict_proba(words)), estimator.predict(words).tolist()]
 
     counts = attack(model / name, predictions, COUNT, SEED)
+    record_property(name, str(counts))
     if name == "config.json":
         assert counts["refused"] == 0, "the copy for people is never read back"
 
@@ -179,7 +180,7 @@ hidden = [8, 16]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "graphml", "tu", "toml"])
-def test_files_of_users_are_read_or_refused_in_one_line(kind, tmp_path):
+def test_files_of_users_are_read_or_refused_in_one_line(kind, tmp_path, record_property):
     """No checksum protects them, so that a mutation may be other data; it is never a traceback."""
     path = tmp_path / f"file.{kind}"
     names = None
@@ -217,4 +218,5 @@ def test_files_of_users_are_read_or_refused_in_one_line(kind, tmp_path):
             read()
         return "read"
 
-    attack(path, quietly, COUNT, SEED, names=names and Path(names))
+    counts = attack(path, quietly, COUNT, SEED, names=names and Path(names))
+    record_property(kind, str(counts))
