@@ -33,7 +33,7 @@ from softperm.data.result_files import Results, join_parts, write_part
 from softperm.data.vocabulary import UnseenLabels
 from softperm.errors import GraphError, GraphWarning
 from softperm.estimators.base import PiGNNEstimator, load_estimator
-from softperm.files import exclusive, write_atomically
+from softperm.files import exclusive, remove_abandoned, write_atomically
 from softperm.parallel import cores, map_in_processes
 from softperm.progress import Report, silent
 from softperm.settings import ModelConfig
@@ -527,6 +527,7 @@ def write_table(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with exclusive(folder / "run", wait=None):
+            remove_abandoned(folder)
             _check_identity(folder, identity, keep=folder == out)
             for _, part in engine(worker, open_shards, report):
                 summary, count = summary.plus(part), count + 1

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from softperm.files import write_atomically
+from softperm.files import remove_abandoned_parts, write_atomically
 
 FORMAT = 2
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -49,8 +49,9 @@ def write_folder(
     whole = {"softperm_format": FORMAT, **config}
     text = json.dumps(whole, indent=2, allow_nan=False) + "\n"
     blank = save(contiguous, metadata={_KEY: f"{_BLANK} {json.dumps(whole)}"})
-    write_atomically(folder / WEIGHTS, _with_checksum(blank, _digest(blank)))
-    write_atomically(folder / CONFIG, text)
+    for name, content in ((WEIGHTS, _with_checksum(blank, _digest(blank))), (CONFIG, text)):
+        remove_abandoned_parts(folder / name)
+        write_atomically(folder / name, content)
 
 
 def read_folder(
