@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
-from jaxtyping import Int
-from scipy.optimize import linear_sum_assignment
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment, quadratic_assignment
 
 from softperm.data.graphs import as_graph
-from softperm.distance.bounds import adjacency_matrices, degree_bound, faq, spectral_bound
 from softperm.distance.branch_and_bound import (
     GLANCE,
     SMALL,
@@ -324,6 +323,60 @@ def _solution(pair: Pair, permutation: Int[np.ndarray, " N"], lower: float) -> S
     cost = float(cost_of(pair, permutation))
     lower = float(round_up(pair, lower))
     return Solution(permutation.copy(), cost, lower, bool(lower > cost - pair.gap))
+
+
+def adjacency_matrices(pair: Pair) -> Float[np.ndarray, "2 N N"] | None:
+    """The two matrices whose squared distance is the cost, half of it; None if there are none."""
+    simple = pair.model.table.size and np.array_equal(
+        pair.model.table, np.square(pair.model.value[:, None] - pair.model.value)
+    )
+    if pair.vertex.size or not (simple or (not pair.model.table.size and pair.model.power == 2)):
+        return None
+    return pair.model.value[np.stack([pair.kind_a, pair.kind_b])]
+
+
+def faq(
+    pair: Pair, matrices: Float[np.ndarray, "2 N N"], rng: np.random.Generator, *, randomly: bool
+) -> tuple[float, Int[np.ndarray, " N"]]:
+    """Cost and permutation of one run of FAQ and a descent; every match must be allowed."""
+    options = {"maximize": True, "rng": rng, "P0": "randomized" if randomly else "barycenter"}
+    found = quadratic_assignment(matrices[0], matrices[1], method="faq", options=options)
+    permutation = found.col_ind.astype(np.int64)
+    return float(descend(pair, permutation)), permutation
+
+
+def spectral_bound(pair: Pair) -> float:
+    r"""A lower bound of the cost by the two spectra (Hoffman and Wielandt); 0 if unknown.
+
+    .. math:: d(G_1, G_2)^2 \ge \sum_i (\lambda_i(A_1) - \lambda_i(A_2))^2
+
+    with eigenvalues in order, less their rounding error. It sees what degrees do not: a hexagon
+    and two triangles have the same degrees and different spectra.
+    """
+    matrices = adjacency_matrices(pair)
+    if matrices is None:
+        return 0.0
+    spectra = np.linalg.eigvalsh(matrices)  # (2, N)
+    error = 1e-10 * float(np.square(spectra).sum())
+    return max(0.0, 0.5 * float(np.square(spectra[0] - spectra[1]).sum()) - error)
+
+
+def degree_bound(pair: Pair) -> float:
+    r"""A lower bound of the cost by the two degree sequences; 0 if unknown.
+
+    .. math:: d(G_1, G_2)^2 \ge \sum_i |\delta_i(G_1) - \delta_i(G_2)|
+
+    with degrees in order. Where weights are not whole numbers, norms of rows take the place of
+    degrees: :math:`\sum_i (\rho_i(G_1) - \rho_i(G_2))^2`.
+    """
+    matrices = adjacency_matrices(pair)
+    if matrices is None:
+        return 0.0
+    if (matrices == np.floor(matrices)).all():
+        degrees = np.sort(matrices.sum(axis=2), axis=1)  # (2, N)
+        return 0.5 * float(np.abs(degrees[0] - degrees[1]).sum())
+    norms = np.sort(np.linalg.norm(matrices, axis=2), axis=1)  # (2, N)
+    return 0.5 * float(np.square(norms[0] - norms[1]).sum())
 
 
 @cache

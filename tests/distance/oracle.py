@@ -8,6 +8,16 @@ from itertools import permutations
 import networkx as nx
 import numpy as np
 
+from softperm.distance.costs import Frobenius
+from softperm.distance.exact import read
+from softperm.distance.pairs import Pair, pair_of
+
+
+def read_pair(g1: object, g2: object, *, labels: bool = False) -> Pair:
+    """Two graphs as the search reads them."""
+    packed, model = read(g1, g2, Frobenius(labels))
+    return pair_of(model, packed, 0, packed, 1)
+
 
 @cache
 def _index(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,19 +3,18 @@
 import networkx as nx
 import numpy as np
 import pytest
-from distance.oracle import attained, labelled_graph, random_matrix, weigh
+from distance.oracle import attained, labelled_graph, random_matrix, read_pair, weigh
 from numba import njit
 
-from softperm.distance import frobenius_distance
-from softperm.distance.bounds import (
-    assignment_lower_bound,
-    degree_lower_bound,
-    descent_upper_bound,
-    faq_upper_bound,
-    read_pair,
-    spectral_lower_bound,
+from softperm.distance import exact, frobenius_distance
+from softperm.distance.branch_and_bound import (
+    _pair_neighbours,
+    _pair_plain_neighbours,
+    bound_node,
+    improve,
+    plant,
 )
-from softperm.distance.branch_and_bound import _pair_neighbours, _pair_plain_neighbours
+from softperm.distance.costs import Frobenius
 
 KINDS = {
     "simple": np.array([1.0]),
@@ -29,6 +28,36 @@ def pairs(kind: str, count: int):
     for _ in range(count):
         n, m = rng.integers(2, 10, size=2)
         yield tuple(weigh(rng, random_matrix(rng, k), KINDS[kind]) for k in (n, m))
+
+
+def spectral_lower_bound(a, b) -> float:
+    return Frobenius().distance(exact.spectral_bound(read_pair(a, b)))
+
+
+def degree_lower_bound(a, b) -> float:
+    return Frobenius().distance(exact.degree_bound(read_pair(a, b)))
+
+
+def assignment_lower_bound(a, b, *, labels: bool = False) -> float:
+    """The bound of the search's root, which is that of Gilmore and Lawler."""
+    pair = read_pair(a, b, labels=labels)
+    return Frobenius().distance(bound_node(pair, plant(pair), 0, np.inf))
+
+
+def descent_upper_bound(a, b, *, labels: bool = False, restarts: int = 20):
+    pair = read_pair(a, b, labels=labels)
+    tree = plant(pair)
+    bound = bound_node(pair, tree, 0, np.inf)
+    best = tree.match.copy()
+    return Frobenius().distance(improve(pair, best, np.inf, bound, restarts)), best
+
+
+def faq_upper_bound(a, b, *, restarts: int = 4):
+    pair, rng = read_pair(a, b), np.random.default_rng(0)
+    matrices = exact.adjacency_matrices(pair)
+    found = [exact.faq(pair, matrices, rng, randomly=r > 0) for r in range(restarts + 1)]
+    cost, best = min(found, key=lambda one: one[0])
+    return Frobenius().distance(cost), best
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import pytest
 from distance.oracle import attained, labelled_graph, random_matrix
 
 from softperm.distance import EditCosts, edit_distance, frobenius_distance, frobenius_matrix
-from softperm.distance.bounds import bound_node, plant
+from softperm.distance.branch_and_bound import bound_node, plant
 from softperm.distance.costs import Frobenius
 from softperm.distance.exact import read, solve
 from softperm.distance.pairs import pair_of

@@ -13,6 +13,7 @@ from distance.oracle import (
     enumerate_labelled,
     labelled_graph,
     random_matrix,
+    read_pair,
     shuffled,
     weigh,
 )
@@ -20,7 +21,6 @@ from torch_geometric.data import Data
 
 from softperm.data.graphs import as_graphs
 from softperm.distance import exact, frobenius_distance
-from softperm.distance.bounds import read_pair
 from softperm.distance.costs import Codes, Frobenius
 from softperm.distance.exact import as_result, solve
 from softperm.distance.pairs import pack, pair_of

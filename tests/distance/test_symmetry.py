@@ -5,10 +5,9 @@ from itertools import permutations
 import networkx as nx
 import numpy as np
 import pytest
-from distance.oracle import labelled_graph, random_matrix, shuffled, weigh
+from distance.oracle import labelled_graph, random_matrix, read_pair, shuffled, weigh
 
 from softperm.data.graphs import as_graphs
-from softperm.distance.bounds import read_pair
 from softperm.distance.branch_and_bound import advance, open_bound, plant
 from softperm.distance.costs import Frobenius
 from softperm.distance.pairs import pack
