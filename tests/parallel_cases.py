@@ -17,8 +17,7 @@ from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples
 from softperm.training.devices import PeerLost, connect, disconnect
-from softperm.training.epoch_tracker import Epoch
-from softperm.training.loop import fit
+from softperm.training.loop import Epoch, fit
 from softperm.training.tasks import MultiLabel
 
 COLLECTION = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 1, 6)])

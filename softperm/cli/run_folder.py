@@ -24,8 +24,7 @@ from softperm.pyg import Data
 from softperm.training.checkpoints import read_checkpoint
 from softperm.training.data import TrainingData
 from softperm.training.devices import Fabric, OneDevice
-from softperm.training.epoch_tracker import Epoch
-from softperm.training.loop import TrainingInterrupted
+from softperm.training.loop import Epoch, TrainingInterrupted
 from softperm.training.tasks import Regression
 
 PICTURES = 6

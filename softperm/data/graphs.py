@@ -13,12 +13,14 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from softperm.data.attributes import as_rows, choose_fields, graph_from_lists
 from softperm.data.canonical import (
     RawGraph,
+    as_rows,
     canonicalise,
     check_same_fields,
+    choose_fields,
     column_names,
+    graph_from_lists,
     warn_empty,
     warn_removed,
 )

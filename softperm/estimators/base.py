@@ -46,9 +46,8 @@ from softperm.settings import (
 )
 from softperm.training.data import Examples, TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
-from softperm.training.epoch_tracker import Epoch
 from softperm.training.forest import GraphForest
-from softperm.training.loop import FitResult, TrainingInterrupted, fit
+from softperm.training.loop import Epoch, FitResult, TrainingInterrupted, fit
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import Task, class_factors, mean_prediction, weigh, weight_array
 

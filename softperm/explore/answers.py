@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from softperm.data.attributes import choose_fields
-from softperm.data.canonical import canonicalise
+from softperm.data.canonical import canonicalise, choose_fields
 from softperm.data.collection import Collection
 from softperm.data.formats.json_lines import node_link_graph
 from softperm.data.graphs import as_graph

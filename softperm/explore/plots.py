@@ -20,7 +20,7 @@ from softperm.data.datasets.statistics import choose
 from softperm.explore.layout import lay_out
 from softperm.files import write_atomically
 from softperm.pyg import Data
-from softperm.training.epoch_tracker import Epoch
+from softperm.training.loop import Epoch
 from softperm.training.tasks import Task
 
 WIDE = 50

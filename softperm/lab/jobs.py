@@ -45,9 +45,8 @@ from softperm.settings import (
 )
 from softperm.training.cuda_graphs import evaluating
 from softperm.training.data import Examples
-from softperm.training.epoch_tracker import CURVES, Epoch, EpochTracker
 from softperm.training.forest import GraphForest
-from softperm.training.loop import FitResult, fit, predict
+from softperm.training.loop import CURVES, Epoch, EpochTracker, FitResult, fit, predict
 from softperm.training.stack import Stack, predict_stack
 from softperm.training.tasks import (
     Classification,

@@ -21,7 +21,7 @@ import torch
 
 from softperm import __version__
 from softperm.files import write_atomically
-from softperm.training.epoch_tracker import CURVES
+from softperm.training.loop import CURVES
 
 FORMAT = 2  # lines of format 1 have no checksum
 SHARES = ("accuracy", "roc_auc", "average_precision")

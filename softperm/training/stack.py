@@ -36,8 +36,14 @@ from softperm.training.data import (
     index_batches,
 )
 from softperm.training.devices import OneDevice
-from softperm.training.epoch_tracker import Epoch, EpochTracker
-from softperm.training.loop import FitResult, Training, check_validation, stop_requests
+from softperm.training.loop import (
+    Epoch,
+    EpochTracker,
+    FitResult,
+    Training,
+    check_validation,
+    stop_requests,
+)
 from softperm.training.tasks import (
     StackedScore,
     Task,

@@ -4,7 +4,7 @@ import pytest
 from samples import FAST, rings_and_cliques
 
 from softperm import PiGNNClassifier
-from softperm.training.epoch_tracker import Epoch
+from softperm.training.loop import Epoch
 
 GRAPHS, KIND = rings_and_cliques(12)
 

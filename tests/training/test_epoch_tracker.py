@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softperm.settings import CRITERIA, TrainingConfig
-from softperm.training.epoch_tracker import Epoch, EpochTracker
+from softperm.training.loop import Epoch, EpochTracker
 
 FIGURES = st.lists(
     st.tuples(*[st.sampled_from([0.1, 0.2, 0.3, 0.4, math.nan])] * 2), min_size=1, max_size=12

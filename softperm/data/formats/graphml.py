@@ -15,8 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
-from softperm.data.attributes import graph_from_lists
-from softperm.data.canonical import RawGraph
+from softperm.data.canonical import RawGraph, graph_from_lists
 from softperm.data.formats.tables import Record, Target, Unreadable, parse_cells, read_table
 
 _PARSE: dict[str, Callable[[str], Any]] = {

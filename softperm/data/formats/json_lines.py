@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from softperm.data.attributes import graph_from_lists
-from softperm.data.canonical import RawGraph
+from softperm.data.canonical import RawGraph, graph_from_lists
 from softperm.data.formats.tables import Record, Target, Unreadable, not_utf8
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softperm.data.attributes import as_labels, as_rows
-from softperm.data.canonical import RawGraph
+from softperm.data.canonical import RawGraph, as_labels, as_rows
 from softperm.data.formats.tables import Record, Target, Unreadable, find_smiles
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from softperm.data.archive import Archive
-from softperm.data.attributes import choose_fields
-from softperm.data.canonical import Removed, canonicalise
+from softperm.data.canonical import Removed, canonicalise, choose_fields
 from softperm.data.formats.graphml import read_graphml, read_graphml_folder
 from softperm.data.formats.json_lines import json_records
 from softperm.data.formats.parquet import check_parquet, parquet_batches
