@@ -111,7 +111,8 @@ def imbalance(
     rng = np.random.default_rng(0)
     common, rare = (rng.permutation(np.flatnonzero(y == label)) for label in (0, 1))
     chosen = np.sort(np.concatenate([common, rare[: len(common) // 9]]))
-    graphs, y = [dataset.graphs()[i] for i in chosen], y[chosen]
+    graphs, y = dataset.graphs(), y[chosen]
+    graphs = [graphs[i] for i in chosen]
     done = {(line["head"], line["class_weight"]) for line in known if line["study"] == "imbalance"}
     for head in ("mlp+forest", "mlp"):
         for weight in (None, "balanced"):
@@ -139,11 +140,13 @@ def alignment(
         dataset = load_dataset(name, root)
         graphs, y = dataset.graphs(), dataset.y.numpy()
         small = np.flatnonzero(dataset.collection.sizes.numpy() <= MOST_VERTICES)
-        labels = dataset.collection.label is not None
+        kinds = {
+            "labels": dataset.collection.label is not None,
+            "edge_labels": dataset.collection.edge_label is not None,
+        }
         pairs = random_pairs(small, y)
         exact = [
-            frobenius_distance(graphs[i], graphs[j], labels=labels, time_limit=SECONDS)
-            for i, j in pairs
+            frobenius_distance(graphs[i], graphs[j], **kinds, time_limit=SECONDS) for i, j in pairs
         ]
         networks: dict[str, PiGNNEstimator] = {
             "paper": PiGNNClassifier(**PAPER, progress=False),
