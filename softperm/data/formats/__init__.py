@@ -1,4 +1,7 @@
-"""Reading files of graphs, in all supported formats, as canonical graphs with targets."""
+"""Reading files of graphs, in all supported formats, as canonical graphs with targets.
+
+Formats are registered in :data:`softperm.data.formats.shards.READERS`.
+"""
 
 from __future__ import annotations
 

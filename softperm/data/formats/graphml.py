@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BufferedIOBase, TextIOBase
 from pathlib import PurePosixPath
@@ -78,13 +78,13 @@ def _parse(stream: BufferedIOBase) -> tuple[RawGraph, dict[str, Any]]:
 
 
 def read_graphml_folder(
-    names: list[str], open_file: Callable[[str], BufferedIOBase], table: TextIOBase | None
+    names: list[str], files: Iterable[tuple[str, BufferedIOBase]], table: TextIOBase | None
 ) -> Iterator[Record | Unreadable]:
-    """The graphs of a folder of GraphML files, in the order of their names.
+    """The graphs of a folder of GraphML files.
 
     Args:
-        names: the files.
-        open_file: opens one of them.
+        names: names of all files.
+        files: name and content of each.
         table: ``targets.csv``, if there is one: a column ``file`` with the name of each file, with
             or without the ending ``.graphml`` and with as many of its folders as make it unique,
             and one column for each target; a file without a row has no targets.
@@ -95,9 +95,8 @@ def read_graphml_folder(
     by_suffix = _files_by_suffix(names)
     targets = {} if table is None else _read_targets(table, by_suffix)
     columns = {column: None for row in targets.values() for column in row}
-    for name in sorted(names):
-        with open_file(name) as stream:
-            record = read_graphml(stream, name)
+    for name, stream in files:
+        record = read_graphml(stream, name)
         if len(by_suffix[(record.id,)]) > 1:
             record = replace(record, id="/".join(_path(name)))
         if isinstance(record, Unreadable):

@@ -2,6 +2,8 @@
 
 Only :func:`read_shards` touches the file. It reads the text of one shard at a time, so memory does
 not grow with the file; :attr:`Shard.read` parses that text, in any process.
+
+To add a format, add its reader and the endings of its files to :data:`READERS`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedIOBase, BufferedReader
@@ -39,7 +41,6 @@ ROWS = 1 << 14  # rows of a shard
 BYTES = 1 << 24  # text after which a shard ends, however few its rows
 LONGEST_LINE = "SOFTPERM_MAX_LINE"  # bytes of a line, 64 MiB by default
 
-_TABLES, _LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
 _KNOWN = (
     "a folder or zip in TUDataset's format, a CSV or TSV table with a SMILES column, JSON Lines "
     "(.jsonl) of node-link graphs, Parquet with SMILES or edge lists, a folder of files of one of "
@@ -168,62 +169,110 @@ def _parts(
     source: Archive | _OneFile, path: Path, columns: dict[str, Any], rows: int
 ) -> Iterator[Part]:
     """The parts of all files of a source, one file after the other in the order of their names."""
-    graphml = [name for name in source.names if _format(name) == ".graphml"]
-    if graphml and isinstance(source, Archive):
-        beside = source.find("targets.csv")
-        table = None
-        for name in (*graphml, *filter(None, [beside])):
-            source.check_size(name)
-        if beside is not None:
-            with source.open(beside) as stream:
-                table = io.StringIO(stream.read().decode("utf-8-sig"), newline="")
-        records = read_graphml_folder(graphml, source.open, table)
-        for done, some in enumerate(batches(records, rows), start=1):
-            yield partial(iter, some), min(1.0, done * rows / len(graphml)), {}
-        return
-    if graphml:
-        with source.open(graphml[0]) as stream:
-            yield partial(iter, [read_graphml(stream, graphml[0])]), 1.0, {}
-        return
-    names = [n for n in sorted(source.names) if _format(n) in (*_TABLES, *_LINES, ".parquet")]
-    kinds = {"table" if _format(name) in _TABLES else _format(name) for name in names}
+    names = [name for name in sorted(source.names) if _ending(name) in READERS]
+    graphml = [name for name in names if _ending(name) == ".graphml"]
+    names = graphml or names  # beside GraphML files there may be a table of targets
+    readers = {READERS[_ending(name)] for name in names}
     if isinstance(source, _OneFile) and not names:
         raise ValueError(f"{path} is not in a known format; expected {_KNOWN}")
-    if len(kinds) != 1:
-        content = "files of several formats" if kinds else "no graphs in a known format"
+    if len(readers) != 1:
+        content = "files of several formats" if readers else "no graphs in a known format"
         archives = [name for name in source.names if name.lower().endswith(".zip")]
-        if not kinds and archives:
+        if not readers and archives:
             raise ValueError(
                 f"{path} holds {len(archives)} zip files; name one of them, such as {archives[0]}"
             )
         raise ValueError(f"{path} holds {content}; expected one dataset: {_KNOWN}")
-    total, before, header = sum(map(source.size, names)) or 1, 0, None
-    for name in names:
-        with ExitStack() as files:
-            raw = files.enter_context(source.open(name))
-            if kinds == {".parquet"}:
-                parts = parquet_batches(raw, name, rows, **columns)
-                options = {}
-            else:
-                stream = _decompress(raw, name, files)
-                options = {"cells": kinds == {"table"}}
-                if kinds == {"table"}:
-                    first = b"".join(_lines(stream, name, 1, once=True))
-                    table = Table.of(first.decode("utf-8-sig"), name, **columns)
-                    if header is not None and table.header != header:
-                        raise ValueError(
-                            f"{path}: {name} has the columns {', '.join(table.header)}, but "
-                            f"{names[0]} has {', '.join(header)}; give all files the same columns"
-                        )
-                    header, read, at = table.header, table.records, 2
-                else:
-                    prefix = f"{name}:" if len(names) > 1 else ""
-                    read, at = partial(json_records, name, prefix), 1
-                parts = _cut(stream, name, read, at, rows, quotes=kinds == {"table"})
-            for part in parts:
-                position = before + (raw.tell() if not raw.closed else source.size(name))
-                yield part, min(1.0, position / total), options
-        before += source.size(name)
+    (read,) = readers
+    files = _Files(source, path, names)
+    for part in read(files, columns, rows):
+        yield part, files.share, {"cells": read is _read_tables}
+
+
+class _Files:
+    """Opens the files of a source one after the other, and knows how much of them is read."""
+
+    def __init__(self, source: Archive | _OneFile, path: Path, names: list[str]) -> None:
+        self.source, self.path, self.names = source, path, names
+        self.total = sum(map(source.size, names)) or 1
+        self.before = 0  # bytes of the files that are done
+        self.current: tuple[str, BufferedIOBase] | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, BufferedIOBase]]:
+        for name in self.names:
+            with self.source.open(name) as stream:
+                self.current = name, stream
+                yield self.current
+            self.before, self.current = self.before + self.source.size(name), None
+
+    @property
+    def share(self) -> float:
+        """Share of all bytes that are read."""
+        position = self.before
+        if self.current is not None:
+            name, stream = self.current
+            position += self.source.size(name) if stream.closed else stream.tell()
+        return min(1.0, position / self.total)
+
+
+Parts = Iterator[Callable[[], Iterator[Record | Unreadable]]]
+
+
+def _read_tables(files: _Files, columns: dict[str, Any], rows: int) -> Parts:
+    header = None
+    for name, raw in files:
+        with _decompressed(raw, name) as stream:
+            first = b"".join(_lines(stream, name, 1, once=True))
+            table = Table.of(first.decode("utf-8-sig"), name, **columns)
+            if header is not None and table.header != header:
+                raise ValueError(
+                    f"{files.path}: {name} has the columns {', '.join(table.header)}, but "
+                    f"{files.names[0]} has {', '.join(header)}; give all files the same columns"
+                )
+            header = table.header
+            yield from _cut(stream, name, table.records, 2, rows, quotes=True)
+
+
+def _read_json_lines(files: _Files, columns: dict[str, Any], rows: int) -> Parts:
+    for name, raw in files:
+        read = partial(json_records, name, f"{name}:" if len(files.names) > 1 else "")
+        with _decompressed(raw, name) as stream:
+            yield from _cut(stream, name, read, 1, rows, quotes=False)
+
+
+def _read_parquet(files: _Files, columns: dict[str, Any], rows: int) -> Parts:
+    for name, raw in files:
+        yield from parquet_batches(raw, name, rows, **columns)
+
+
+def _read_graphml(files: _Files, columns: dict[str, Any], rows: int) -> Parts:
+    source = files.source
+    if isinstance(source, _OneFile):
+        for name, stream in files:
+            yield partial(iter, [read_graphml(stream, name)])
+        return
+    beside, table = source.find("targets.csv"), None
+    for name in (*files.names, *filter(None, [beside])):
+        source.check_size(name)
+    if beside is not None:
+        with source.open(beside) as stream:
+            table = io.StringIO(stream.read().decode("utf-8-sig"), newline="")
+    for some in batches(read_graphml_folder(files.names, files, table), rows):
+        yield partial(iter, some)
+
+
+READERS: dict[str, Callable[[_Files, dict[str, Any], int], Parts]] = {
+    ".csv": _read_tables,
+    ".tsv": _read_tables,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".parquet": _read_parquet,
+    ".graphml": _read_graphml,
+}
+"""The reader of each format by the ending of its files, without that of a compression.
+
+A folder or zip with a file ``NAME_A.txt`` is in TUDataset's format, which has no ending of its own.
+"""
 
 
 def _cut(
@@ -268,10 +317,10 @@ def _lines(stream: BufferedIOBase, name: str, first: int, once: bool = False) ->
             return
 
 
-def _decompress(stream: BufferedIOBase, name: str, stack: ExitStack) -> BufferedIOBase:
+def _decompressed(stream: BufferedIOBase, name: str) -> AbstractContextManager[BufferedIOBase]:
     """The stream, decompressed if the name has the ending of a compression."""
     opened = _DECOMPRESS.get(PurePosixPath(name).suffix.lower())
-    return stream if opened is None else stack.enter_context(opened(stream))
+    return nullcontext(stream) if opened is None else opened(stream)
 
 
 def _open_zstd(stream: BufferedIOBase) -> BufferedIOBase:
@@ -289,7 +338,7 @@ _DECOMPRESS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _format(name: str) -> str:
+def _ending(name: str) -> str:
     """The ending of a file's name that tells its format, without that of a compression."""
     path = PurePosixPath(name.lower())
     return path.with_suffix("").suffix if path.suffix in _DECOMPRESS else path.suffix
