@@ -311,7 +311,7 @@ def _keep_best(
     """
     from softperm.cli.run_folder import train_run
     from softperm.estimators import PiGNNClassifier, PiGNNRegressor
-    from softperm.lab.protocol import estimator_settings
+    from softperm.lab.configurations import estimator_settings
     from softperm.lab.systems import PI_GNN
     from softperm.training.devices import connect, find_device
     from softperm.training.tasks import Regression

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,28 +21,27 @@ from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.estimators.base import SHARPNESS_GRAPHS
+from softperm.lab.configurations import (
+    FOREST,
+    FORESTS,
+    PREDICTORS,
+    configuration_key,
+    ensemble_size,
+    epochs_of,
+    feature_settings,
+    forest_settings,
+    model_settings,
+    predicts_by,
+    reads_curve,
+    training_config,
+)
 from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
 from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
-from softperm.lab.systems import (
-    ClassicalSystem,
-    DataShape,
-    PiGNNSystem,
-    System,
-    find_system,
-    is_random,
-)
+from softperm.lab.systems import ClassicalSystem, DataShape, System, find_system
 from softperm.nn.model import PiGNN
 from softperm.nn.permutation import Sharpness
 from softperm.parallel import thread_pool
-from softperm.settings import (
-    TRAINING,
-    ForestConfig,
-    PiGNNConfig,
-    Settings,
-    StructuralFeatures,
-    TrainingConfig,
-    rules,
-)
+from softperm.settings import TrainingConfig
 from softperm.training.cuda_graphs import evaluating
 from softperm.training.data import Examples
 from softperm.training.forest import GraphForest
@@ -59,12 +58,6 @@ from softperm.training.tasks import (
 )
 
 SEEDS = 1000  # seeds of one evaluation; those of the next begin after them
-FEATURES = tuple(name for name, _ in rules(StructuralFeatures))
-FOREST = tuple(name for name, _ in rules(ForestConfig))
-FORESTS = ("forest", "mlp+forest")
-PREDICTORS = ("mlp", *FORESTS)
-"""Heads that share the training of a network."""
-ENSEMBLE = dict(rules(PiGNNConfig))["ensemble"]
 POLL_SECONDS = 0.02  # for which a job waits for another thread before others take their turn
 Returned = TypeVar("Returned")
 
@@ -182,17 +175,6 @@ def group_into_jobs(runs: Iterable[Run], max_models: int) -> list[Job]:
     return jobs
 
 
-def configuration_key(configuration: Mapping[str, Any], without: Sequence[str] = ()) -> str:
-    """A text that is equal for equal configurations, also after JSON made lists of tuples.
-
-    Args:
-        configuration: hyper-parameters by name.
-        without: names to ignore.
-    """
-    counted = {k: v for k, v in configuration.items() if k not in without}
-    return json.dumps(counted, sort_keys=True)
-
-
 def _shape_key(run: Run) -> tuple:
     """Equal for runs whose networks can be trained in one stack.
 
@@ -226,34 +208,6 @@ def _predicting(run: Run) -> tuple[str, ...]:
     return ("ensemble", *FOREST, *(("head",) if predicts_by(run) in PREDICTORS else ()))
 
 
-def predicts_by(run: Run) -> str:
-    """The head of a run's networks, or what predicts in its place."""
-    return run.configuration.get("head", "mlp")
-
-
-def reads_curve(run: Run) -> bool:
-    """Whether the figures of a run are those of one network's training curve."""
-    return ensemble_size(run) == 1 and predicts_by(run) not in FORESTS
-
-
-def ensemble_size(run: Run) -> int:
-    """Number of networks whose predictions a run averages."""
-    return run.configuration.get("ensemble", 1)
-
-
-def final_runs_of(model: str, configuration: Mapping[str, Any], networks: int) -> int:
-    """How often a configuration is trained and tested.
-
-    Args:
-        model: name of the system; one without random choices needs a single run.
-        configuration: its settings; a mean of k networks is one run of k networks.
-        networks: requested number of networks in all.
-    """
-    if not is_random(find_system(model)):
-        return 1
-    return max(1, networks // configuration.get("ensemble", 1))
-
-
 def _network_seeds(run: Run) -> list[int]:
     """Seeds of a run's networks; those of the final runs 1, 2, … follow one another.
 
@@ -266,65 +220,9 @@ def _network_seeds(run: Run) -> list[int]:
     return [SEEDS * block + (first + k if place else -k % SEEDS) for k in range(count)]
 
 
-def epochs_of(run: Run) -> int:
-    """Maximum number of epochs of a run; 1 for a system without epochs."""
-    return run.configuration.get("epochs", 1)
-
-
 def seed_of(run: Run | Network) -> int:
     """Seed of the parameters and mini-batches of a network; different in every fold."""
     return 1000 * run.seed + (run if isinstance(run, Run) else run.run).fold
-
-
-def model_settings(run: Run) -> dict[str, Any]:
-    """The settings of the network in a run's configuration."""
-    others = (*TRAINING, *FEATURES, *FOREST, "ensemble")
-    settings = {k: v for k, v in run.configuration.items() if k not in others}
-    return {**settings, "head": "mlp"} if settings.get("head") in FORESTS else settings
-
-
-def training_config(run: Run) -> TrainingConfig:
-    """The settings of training in a run's configuration."""
-    return TrainingConfig(**_chosen(run, TrainingConfig, TRAINING))
-
-
-def feature_settings(run: Run) -> StructuralFeatures:
-    """The features of vertices in a run's configuration."""
-    return StructuralFeatures(**_chosen(run, StructuralFeatures, FEATURES))
-
-
-def forest_settings(run: Run) -> ForestConfig:
-    """The settings of the random forest in a run's configuration."""
-    return ForestConfig(**_chosen(run, ForestConfig, FOREST))
-
-
-def _chosen(run: Run, kind: type[Settings], names: Sequence[str]) -> dict[str, Any]:
-    """A run's values of some settings; the word none stands for None, which TOML does not have."""
-    optional = {name for name, rule in rules(kind) if rule.optional}
-    return {
-        name: None if name in optional and value == "none" else value
-        for name, value in run.configuration.items()
-        if name in names
-    }
-
-
-def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
-    """Raises ValueError if a system does not have these settings or a value is out of range."""
-    system = find_system(model)
-    known = (*TRAINING, *system.settings)
-    if isinstance(system, PiGNNSystem):
-        known += (*FEATURES, *FOREST, "ensemble")
-    if unknown := sorted(set(configuration) - set(known)):
-        raise ValueError(f"{model} has no setting {', '.join(unknown)}: it has {', '.join(known)}")
-    if configuration.get("epochs") == "auto":
-        configuration = {**configuration, "epochs": 1}
-    run = Run("", model, "final", 0, 1, configuration, 0)
-    if isinstance(system, PiGNNSystem):
-        system.check(model_settings(run))
-        feature_settings(run)
-        forest_settings(run)
-        ENSEMBLE.check("ensemble", ensemble_size(run))
-    training_config(run)
 
 
 def train_job(

@@ -7,46 +7,27 @@ final stage, whose configuration has been selected by then, are tested.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from softperm.files import exclusive
-from softperm.lab.evaluation_data import EvaluationData
-from softperm.lab.jobs import (
-    FEATURES,
-    FOREST,
-    SEEDS,
+from softperm.lab.configurations import (
     check_configuration,
     configuration_key,
-    ensemble_size,
-    feature_settings,
     final_runs_of,
-    forest_settings,
-    model_settings,
-    predicts_by,
+    recommended,
 )
-from softperm.lab.jobs import training_config as training_of
+from softperm.lab.evaluation_data import EvaluationData
+from softperm.lab.jobs import SEEDS
 from softperm.lab.recipes import Recipe, grid_points, spread
 from softperm.lab.records import Record, Run
 from softperm.lab.scheduler import Executor, Scheduler
 from softperm.lab.systems import ClassicalSystem, PiGNNSystem, find_system
 from softperm.progress import Report, silent
-from softperm.settings import (
-    TRAINING,
-    ForestConfig,
-    ModelConfig,
-    StructuralFeatures,
-    TrainingConfig,
-    defaults,
-    parameters,
-    rules,
-    training_config,
-)
+from softperm.settings import TrainingConfig, defaults, training_config
 
 BUDGET = ("epochs", "batch_size", "criterion")  # settings of training that all networks share
 Selected = Mapping[tuple[str, int], Mapping[str, Any]]
@@ -134,25 +115,6 @@ def _check_refit(recipe: Recipe, configuration: Mapping[str, Any]) -> None:
             f"recipe {recipe.name}: refit leaves no validation graphs to the final runs: set "
             "training.criterion to 'last', without patience and decay"
         )
-
-
-def recommended(names: Sequence[str]) -> dict[str, Any]:
-    """Defaults of the estimators that differ from the paper's, as a recipe writes them.
-
-    Args:
-        names: settings of the network; those of training, features and forests are always there.
-    """
-    known = {*names, *TRAINING, *FEATURES, *FOREST, "ensemble"}
-    sources = (ModelConfig, StructuralFeatures, TrainingConfig, ForestConfig)
-    paper = {"capacity": "auto", "ensemble": 1}
-    for source in sources:
-        paper |= defaults(source)
-    different = {
-        each.name: each.default
-        for each in parameters()
-        if each.name in known and each.default != paper[each.name]
-    }
-    return {k: "none" if v is None else v for k, v in different.items()}
 
 
 def fit_to(contender: Contender, data: EvaluationData) -> Contender:
@@ -325,38 +287,6 @@ def final_runs(
         for (target, fold), configuration in selected.items()
         for repeat in range(1, 1 + final_runs_of(model, configuration, settings.final_runs))
     ]
-
-
-def estimator_settings(records: Sequence[Record], *, categories: str, seed: int) -> dict[str, Any]:
-    """The settings of an estimator with the configuration that most folds selected.
-
-    The estimator learns from all of its graphs and keeps its last epoch. Where the learning rate
-    does not follow the number of epochs, it trains for as many as the best epochs of the final runs
-    (their median).
-
-    Args:
-        records: final records of a π-GNN.
-        categories: how labels enter the network.
-        seed: of the estimator.
-    """
-    counts = Counter(configuration_key(record.run.configuration) for record in records)
-    key, _ = counts.most_common(1)[0]
-    chosen = [r for r in records if configuration_key(r.run.configuration) == key]
-    run, system = chosen[0].run, find_system(chosen[0].run.model)
-    assert isinstance(system, PiGNNSystem)
-    training = training_of(run)
-    settings = {**defaults(ModelConfig), **system.fixed, **model_settings(run)}
-    settings["head"] = predicts_by(run)
-    for part in (feature_settings(run), training, forest_settings(run)):
-        settings |= {name: getattr(part, name) for name, _ in rules(type(part))}
-    capacity = run.configuration.get("capacity", "auto")
-    settings |= {"capacity": None if capacity == "none" else capacity, "categories": categories}
-    settings |= {"ensemble": ensemble_size(run), "seed": seed, "validation_fraction": 0.0}
-    if training.decay is not None:  # falls where validation graphs say so
-        return settings | {"validation_fraction": 0.1}
-    if training.schedule == "constant" and training.criterion != "last":
-        settings["epochs"] = max(1, round(median(record.best_epoch for record in chosen)))
-    return settings | {"patience": None}
 
 
 def _count_epochs(

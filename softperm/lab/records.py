@@ -104,7 +104,7 @@ class Record:
         roc_auc: of a classification, test ROC-AUC of each class against the others, averaged; None
             where it is not defined.
         sharpness: how sharp the soft permutations of training graphs are; see
-            :class:`softperm.nn.sharpness.Sharpness`. None for systems without permutations.
+            :class:`softperm.nn.permutation.Sharpness`. None for systems without permutations.
     """
 
     run: Run

@@ -14,8 +14,9 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from softperm.lab.configurations import configuration_key, epochs_of
 from softperm.lab.evaluation_data import EvaluationData
-from softperm.lab.jobs import Job, configuration_key, epochs_of, group_into_jobs, train_job
+from softperm.lab.jobs import Job, group_into_jobs, train_job
 from softperm.lab.records import PeakMemory, Record, Run, read_records, write_records
 from softperm.progress import Report
 from softperm.training.loop import interruptible

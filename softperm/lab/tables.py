@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 from scipy import stats
 
-from softperm.lab.jobs import final_runs_of
+from softperm.lab.configurations import final_runs_of
 from softperm.lab.records import Record
 from softperm.lab.systems import find_system
 
@@ -158,7 +158,7 @@ class Cell:
         return {words: sorted(chosen) for words, chosen in ranked if chosen}
 
     def sharpness(self, figure: str) -> float | None:
-        """The mean of a figure of :class:`softperm.nn.sharpness.Sharpness`; None if unknown."""
+        """The mean of a figure of :class:`softperm.nn.permutation.Sharpness`; None if unknown."""
         values = [record.sharpness[figure] for record in self.records if record.sharpness]
         return float(np.mean(values)) if len(values) == len(self.records) else None
 

@@ -10,8 +10,9 @@ from lab.evaluations import DATA, FOLDS, PROTOCOL, TRAINING, final_jobs, selecti
 from samples import collect, labelled_path
 
 from softperm.data.features import StructuralFeatures, VertexFeatures
+from softperm.lab.configurations import configuration_key
 from softperm.lab.evaluation_data import from_graphs
-from softperm.lab.jobs import configuration_key, group_into_jobs, plan_networks
+from softperm.lab.jobs import group_into_jobs, plan_networks
 from softperm.lab.protocol import Contender, final_runs, make_contender, select, selection_runs
 from softperm.lab.recipes import grid_points, read_recipe
 from softperm.lab.systems import SYSTEMS, DataShape

@@ -9,7 +9,7 @@ import pytest
 from lab.evaluations import DATA
 
 from softperm.data.datasets.catalogue import PAPER
-from softperm.lab.jobs import (
+from softperm.lab.configurations import (
     ensemble_size,
     feature_settings,
     forest_settings,
