@@ -146,8 +146,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         words = error.strerror
         if is_full(error):
             words = (
-                "the disk is full; free some space, or set SOFTPERM_CACHE or --out to a folder on "
-                "another disk, and run again"
+                "the disk is full; free some space, or write to another disk (SOFTPERM_CACHE names "
+                "the folder of caches), and run again"
             )
         raise OSError(error.errno, words, str(path)) from None
 

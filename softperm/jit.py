@@ -116,6 +116,7 @@ def _source_cache() -> type:
     """Numba's cache of functions, with :func:`source_hash` in place of the hash of one file."""
     from filelock import FileLock, Timeout
     from numba.core.caching import CompileResultCacheImpl, FunctionCache
+    from numba.core.runtime import rtsys
 
     class SourceCacheImpl(CompileResultCacheImpl):
         def __init__(self, function: Callable) -> None:
@@ -133,17 +134,23 @@ def _source_cache() -> type:
             self._lock: FileLock | None = None  # made when needed: a forked process needs its own
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            found = super().load_overload(sig, target_context)
+            found = self._load_compiled(sig, target_context)
             if found is None:
                 lock = FileLock(Path(self.cache_path, f"{self._impl.filename_base}.lock"))
                 with suppress(OSError, NotImplementedError, Timeout):  # then it is compiled here
                     self._impl.locator.ensure_cache_path()
                     lock.acquire(timeout=COMPILATION_SECONDS)
-                    found = super().load_overload(sig, target_context)
+                    found = self._load_compiled(sig, target_context)
                 self._lock = lock
                 if found is not None:
                     lock.release(force=True)
             return found
+
+        def _load_compiled(self, sig: Any, target_context: Any) -> Any:
+            """Numba's load_overload without loading what only compilation needs: 0.4 s less."""
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
 
         def save_overload(self, sig: Any, data: Any) -> None:
             super().save_overload(sig, data)

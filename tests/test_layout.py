@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -154,3 +155,18 @@ def test_the_slowest_test_files_exist():
 
     stems = {path.stem for path in Path(conftest.__file__).parent.rglob("test_*.py")}
     assert set(conftest.SLOWEST) <= stems
+
+
+def shown_strings(module: ast.Module) -> list[str]:
+    """All text of a module but docstrings."""
+    described = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    texts = [node for node in ast.walk(module) if isinstance(node, ast.Constant)]
+    return [n.value for n in texts if isinstance(n.value, str) and id(n) not in described]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("cli")])
+def test_only_commands_speak_of_their_options(name):
+    """A message of the library is read in Python too, where there are no options."""
+    if name == "explore.write_page":
+        pytest.skip("a page is read by people who may start a command, and names it in full")
+    assert not [t for t in shown_strings(tree(MODULES[name])) if re.search(r"\B--[a-z]", t)]

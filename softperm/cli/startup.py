@@ -16,9 +16,11 @@ from types import ModuleType
 from typing import Any
 
 DEFERRED = {
+    "networkx",
     "pandas",
     "scipy.stats",
     "torch._dynamo",
+    "torch.export",
     "torch_geometric.datasets",
     "torch_geometric.explain",
     "torch_geometric.llm",

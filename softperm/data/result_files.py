@@ -79,7 +79,7 @@ class Format:
 
 
 def find_format(path: Path, endings: Sequence[str]) -> str:
-    """The ending of the files for an ``--out``: that of its name, or ``.parquet`` for a folder.
+    """The ending of files of results: that of the name, or ``.parquet`` for a folder.
 
     Raises:
         ValueError: it has another ending than those given.
@@ -87,7 +87,7 @@ def find_format(path: Path, endings: Sequence[str]) -> str:
     """
     ending = path.suffix.lower() or ".parquet"
     if ending not in endings:
-        raise ValueError(f"--out must end in {', '.join(endings)}, or be a folder; got {path}")
+        raise ValueError(f"results end in {', '.join(endings)}, or are a folder; got {path}")
     if ending == ".parquet":
         others = [other for other in endings if other != ".parquet"]
         check_parquet("writing Parquet", f"or write {' or '.join(others)}")

@@ -386,7 +386,7 @@ def compact_weights(estimator: PiGNNEstimator) -> Float[np.ndarray, " F"]:
     """
     config = getattr(estimator.model_, "config", None)
     if not isinstance(config, ModelConfig):
-        raise ValueError("--compact is for models of π-GNN, whose aligned matrices are symmetric")
+        raise ValueError("compact vectors are for π-GNN, whose aligned matrices are symmetric")
     p, length = config.latent_vertices, len(estimator.get_feature_names_out())
     i, j = np.indices((p, p))
     square = np.select([i < j, i == j], [np.sqrt(2), 1.0]).ravel()  # (P · P,)
@@ -563,7 +563,9 @@ def _check_identity(folder: Path, identity: dict[str, Any], keep: bool) -> None:
     parts = [path for path in folder.iterdir() if path.name.startswith("part-")]
     if parts and (not marker.exists() or marker.read_text(encoding="utf-8") != text):
         if keep:
-            raise ValueError(f"{folder} holds the results of another command: choose another --out")
+            raise ValueError(
+                f"{folder} holds the results of another command: choose another folder"
+            )
         for path in parts:
             path.unlink()
     write_atomically(marker, text)

@@ -24,7 +24,7 @@ def embedding_atlas_parquet(contents: Contents) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise ImportError("--export needs pyarrow: pip install 'softperm[parquet]'") from None
+        raise ImportError("the export needs pyarrow: pip install 'softperm[parquet]'") from None
     near = contents.neighbours
     spans = list(zip(near.ptr[:-1].tolist(), near.ptr[1:].tolist(), strict=True))
     neighbours = [

@@ -72,7 +72,7 @@ def place_on_map(
     try:
         module: Any = __import__(method)
     except ImportError:
-        raise ImportError(f"--map {method} needs another package: pip install {name}") from None
+        raise ImportError(f"the map {method} needs another package: pip install {name}") from None
     options = {"random_state": SEED}
     reducer = module.UMAP(**options) if method == "umap" else module.PaCMAP(**options)
     return np.asarray(reducer.fit_transform(coordinates.astype(np.float32)), dtype=np.float64)

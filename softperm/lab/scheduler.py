@@ -23,7 +23,7 @@ from softperm.training.loop import interruptible
 
 OnEpoch = Callable[[Job, int], None]
 POLL_SECONDS = 5.0  # between two checks whether a cluster is still there
-_OUT_OF_MEMORY = "out of memory: lower --stack, or --abreast (4 by default on a GPU)"
+_OUT_OF_MEMORY = "out of memory: train fewer networks in a stack, or fewer stacks at once"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Scheduler:
         if record.fingerprint != self.data.targets[run.dataset].fingerprint:
             raise ValueError(
                 f"{path} was made with other graphs or splits of {run.dataset}: "
-                "choose another --out"
+                "choose another folder"
             )
         return True
 

@@ -201,9 +201,7 @@ class VectorIndex:
             vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
             ids = list(about["ids"])
         except FileNotFoundError:
-            raise ValueError(
-                f"{path} holds no vectors; softperm index --vectors adds them"
-            ) from None
+            raise ValueError(f"{path} holds no vectors: index it with a model first") from None
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as problem:
             raise ValueError(f"{path} is damaged ({problem}): build the vectors again") from None
         return cls(graphs, load_estimator(path / "model", device), vectors, ids, mapped=True)

@@ -71,7 +71,10 @@ def read_file(
         progress=progress,
     )
     if not file.targets:
-        raise ValueError(f"{path} has no targets to learn from")
+        raise ValueError(
+            f"{path} has no targets to learn from: expected another column of a table, an attribute"
+            " of the graph in JSON Lines and GraphML, or a file of graph labels or graph attributes"
+        )
     if targets is None and len(file.targets) > 1:
         names = ", ".join(file.targets)
         raise ValueError(f"{path} has these targets: {names}; set target to what to learn")

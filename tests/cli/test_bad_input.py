@@ -290,7 +290,7 @@ def test_graphs_with_other_fields_than_in_training_are_said(run, tmp_path):
 
 def test_an_unknown_ending_is_said_before_anything_is_read(tmp_path):
     refused(
-        "--out must end in .npz, .parquet, .csv, .jsonl, or be a folder; got",
+        "results end in .npz, .parquet, .csv, .jsonl, or are a folder; got",
         "embed",
         tmp_path,
         tmp_path,

@@ -132,7 +132,7 @@ def test_neighbours_by_vector_are_ranked_again_by_exact_distance(library):
     ("options", "words"),
     [
         (("--by", "shape"), "--by must be graph or vector; got shape"),
-        (("--by", "vector"), "holds no vectors; softperm index --vectors adds them"),
+        (("--by", "vector"), "holds no vectors: index it with a model first"),
         (("--by", "vector", "--within", "2"), "--within needs --by graph"),
         (("--rerank", "20"), "--rerank needs --by vector"),
     ],

@@ -18,7 +18,8 @@ try:
     main()
 finally:
     heavy = ["torch._dynamo.convert_frame", "pandas.core", "lightning_fabric", "matplotlib",
-             "sklearn.metrics", "torch_geometric.nn.conv"]
+             "sklearn.metrics", "sklearn.ensemble", "torch_geometric.nn.conv", "scipy.optimize",
+             "networkx.algorithms", "softperm.distance", "torch.export.exported_program"]
     print("loaded:", [name for name in heavy if name in sys.modules])
 """
 

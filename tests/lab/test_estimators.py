@@ -173,7 +173,7 @@ def test_commands_train_use_and_resume_any_system(tmp_path):
     assert json.loads(done.stdout)["length"] == 5 * 32
     done = run_command("embed", tmp_path / "gin", data, "--compact", "--out", tmp_path / "v.csv")
     assert done.exit_code == 2
-    assert "--compact is for models of π-GNN" in done.stderr
+    assert "compact vectors are for π-GNN" in done.stderr
     done = run_command("explain", tmp_path / "gin", data, "--out", tmp_path / "e.csv")
     assert done.exit_code == 2
     assert "holds a NetworkClassifier, not a trained estimator of π-GNN" in done.stderr

@@ -98,7 +98,7 @@ class Store:
             url = remote.url if self.mirror is None else f"{self.mirror.rstrip('/')}/{remote.place}"
             download(str(url), target, remote.sha256, progress)
         except Unreachable as error:
-            root = "a data root (--data-root or SOFTPERM_DATA)" if self.root is None else self.root
+            root = "a data root, which SOFTPERM_DATA may name" if self.root is None else self.root
             raise ValueError(
                 f"{remote.place} is neither in the data root nor in the cache, and {error}; put it "
                 f"at {remote.place} below {root}"

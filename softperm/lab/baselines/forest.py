@@ -15,14 +15,13 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Int, Shaped
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.parallel import threads
 from softperm.training.forest import Trees
-from softperm.training.tasks import Classification, MultiLabel, Task
+from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
 MOST_DEGREES = 100  # larger degrees are counted together
 QUANTILES = np.linspace(0, 1, 5)
@@ -59,16 +58,20 @@ class GraphForest(ABC):
         table = self.describe(collection)[index.cpu().numpy()]
         self.columns_ = table.shape[1]
         if isinstance(task, Classification):
-            self.trees_ = [self._grow(RandomForestClassifier, table, y.cpu().numpy())]
+            self.trees_ = [self._grow(table, y.cpu().numpy())]
             return self
-        kind = RandomForestClassifier if isinstance(task, MultiLabel) else RandomForestRegressor
         self.trees_ = []
         for column in task.encode(y).cpu().numpy().T:
             known = np.flatnonzero(~np.isnan(column))
-            self.trees_.append(self._grow(kind, table[known], column[known]))
+            self.trees_.append(self._grow(table[known], column[known]))
         return self
 
-    def _grow(self, kind: type, table: Table, y: np.ndarray) -> Trees:
+    def _grow(self, table: Table, y: np.ndarray) -> Trees:
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        kind = (
+            RandomForestRegressor if isinstance(self.task_, Regression) else RandomForestClassifier
+        )
         forest = kind(n_estimators=self.trees, random_state=self.seed, n_jobs=threads())
         forest.fit(table, y)
         return Trees.of(forest, getattr(forest, "classes_", np.zeros(1)).astype(np.int64))

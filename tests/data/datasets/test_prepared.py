@@ -197,7 +197,7 @@ def test_a_really_full_disk_is_reported_and_the_next_run_succeeds(tmp_path: Path
     if "unshare:" in done.stderr or "mount:" in done.stderr:
         pytest.skip("this machine does not let a test mount a small disk")
     said, left, count = done.stdout.splitlines()
-    assert "the disk is full; free some space, or set SOFTPERM_CACHE" in said
+    assert "the disk is full; free some space, or write to another disk (SOFTPERM_CACHE" in said
     assert (left, count) == ("[]", "6")
 
 
