@@ -10,13 +10,19 @@ PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WOR
 # Bytecode is cached even if the shell disables it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test attack coverage check style types docs package clean
+.PHONY: demo test test-slow test-all attack coverage check style types docs package clean
 
 demo: $(INSTALLED)
 	$(BIN)/softperm study demo --out demo
 
 test: style
-	$(PYTEST) --durations 10
+	$(PYTEST) -m "not slow" --durations 10
+
+# Real kills, clusters, an installed wheel, every kernel under the interpreter.
+test-slow: $(INSTALLED)
+	$(PYTEST) -m slow --durations 10
+
+test-all: test test-slow
 
 # A thousand mutations of every kind of file, a thousand kills over all commands that write.
 attack: $(INSTALLED)

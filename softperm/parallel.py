@@ -1,22 +1,28 @@
-"""Cores, threads around compiled kernels, and worker processes: the one place for all three."""
+"""Cores, threads around compiled kernels, worker processes and Ray clusters: the one place."""
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 MIN_OPERATIONS = 1 << 18  # fewer are done before a second thread would have started
+POLL_SECONDS = 5.0  # between two checks whether a cluster is still there
 
 
 def cores() -> int:
@@ -153,6 +159,86 @@ def batches(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
     items = iter(items)
     while batch := tuple(islice(items, size)):
         yield batch
+
+
+@contextmanager
+def ray_cluster(address: str | None = None) -> Iterator[tuple[Any, str]]:
+    """Connects to a Ray cluster.
+
+    Ray ends a process at once, without a message, if it loses its cluster. Within the block another
+    process waits for that and says so on standard error.
+
+    Args:
+        address: of the cluster; None for ``RAY_ADDRESS``, or else a cluster of its own on this
+            machine, whatever other cluster runs here.
+
+    Yields:
+        The package ``ray``, and the address of the cluster.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ConnectionError: no cluster answers.
+    """
+    ray = _import_ray()
+    if not ray.is_initialized():
+        address = address or os.environ.get("RAY_ADDRESS") or "local"
+        try:
+            ray.init(address=address, log_to_driver=False)
+        except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ConnectionError(f"no Ray cluster answers at {address}: {reason}") from None
+    cluster = ray.get_runtime_context().gcs_address
+    logging.getLogger("softperm").info("computing on the Ray cluster at %s", cluster)
+    with _last_words(cluster):
+        yield ray, cluster
+
+
+def check_reachable(cluster: str) -> None:
+    """Raises ConnectionError if a Ray cluster is gone."""
+    host, _, port = cluster.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=POLL_SECONDS):
+            return
+    except OSError as error:
+        raise ConnectionError(
+            f"the Ray cluster at {cluster} is gone ({error.strerror or error}): the same command "
+            "resumes on another one"
+        ) from None
+
+
+_WATCH = """
+import sys, time
+from softperm.parallel import check_reachable
+sys.stdin.read()  # until the other process has ended
+for _ in range(10):
+    try:
+        check_reachable(sys.argv[1])
+    except ConnectionError as error:
+        sys.exit(f"error: {error}")
+    time.sleep(1)
+"""
+
+
+@contextmanager
+def _last_words(cluster: str) -> Iterator[None]:
+    """Says that a cluster is gone if this process ends within the block for that reason."""
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", _WATCH, cluster]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | path) as watcher:
+        try:
+            yield
+        finally:
+            watcher.kill()
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ImportError(
+            "the engine ray needs the package ray: pip install 'softperm[cluster]'"
+        ) from None
+    return ray
 
 
 def _end_with_parent(parent: int) -> None:

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from softperm.data.formats.shards import Shard
 from softperm.estimators.streaming import ShardWorker, Summary
+from softperm.parallel import check_reachable, ray_cluster
 from softperm.progress import Report, silent
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ def run_on_ray(
 ) -> Generator[tuple[int, Summary]]:
     """Computes all parts that are not there yet, on the machines of a Ray cluster.
 
-    The cluster is that of the environment (``RAY_ADDRESS``), else one on this machine. The input,
-    the model and the folder of the parts must have the same path on all machines.
+    The cluster is that of the environment (``RAY_ADDRESS``), else a new one on this machine. The
+    input, the model and the folder of the parts must have the same path on all machines.
 
     Args:
         worker: what to do with a shard.
@@ -44,43 +46,41 @@ def run_on_ray(
 
     Raises:
         ImportError: Ray is not installed.
+        ConnectionError: the cluster is gone.
         ValueError: a row has no result, and the worker is strict.
     """
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise ImportError(
-            "the engine ray needs the package ray: pip install 'softperm[cluster,parquet]'"
-        ) from None
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False)
-    gpus = int(worker.device != "cpu")
-    if workers is None:
-        workers = max(1, int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1)))
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    shards = ray.data.read_datasource(
-        _shard_source(worker, open_shards), override_num_blocks=1, num_cpus=0
-    )
-    parts = shards.map_batches(
-        _Actor,
-        fn_constructor_args=(worker,),
-        batch_size=1,
-        concurrency=workers,
-        num_cpus=1,
-        num_gpus=gpus,
-    )
-    summaries: dict[int, Summary] = {}
-    began, rows, share = time.monotonic(), 0, 0.0
-    activity = "embedding" if worker.vectors else "predicting"
-    for part in parts.iter_rows():
-        if part["error"]:
-            raise ValueError(part["error"])
-        summaries[part["number"]] = summary = Summary.from_json(part["summary"])
-        rows, share = rows + summary.rows, max(share, part["share"])
-        rate = rows / max(time.monotonic() - began, 1e-9)
-        note = f"{rows:,} graphs, {rate:,.0f} a second, {workers} workers"
-        report(activity, share, 1, note)
+    with ray_cluster() as (ray, cluster):
+        ray_data = import_module("ray.data")
+        gpus = int(worker.device != "cpu")
+        if workers is None:
+            workers = max(1, int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1)))
+        ray_data.DataContext.get_current().enable_progress_bars = False
+        shards = ray_data.read_datasource(
+            _shard_source(worker, open_shards), override_num_blocks=1, num_cpus=0
+        )
+        parts = shards.map_batches(
+            _Actor,
+            fn_constructor_args=(worker,),
+            batch_size=1,
+            concurrency=workers,
+            num_cpus=1,
+            num_gpus=gpus,
+        )
+        summaries: dict[int, Summary] = {}
+        began, rows, share = time.monotonic(), 0, 0.0
+        activity = "embedding" if worker.vectors else "predicting"
+        try:
+            for part in parts.iter_rows():
+                if part["error"]:
+                    raise ValueError(part["error"])
+                summaries[part["number"]] = summary = Summary.from_json(part["summary"])
+                rows, share = rows + summary.rows, max(share, part["share"])
+                rate = rows / max(time.monotonic() - began, 1e-9)
+                note = f"{rows:,} graphs, {rate:,.0f} a second, {workers} workers"
+                report(activity, share, 1, note)
+        except ray.exceptions.RayError:
+            check_reachable(cluster)
+            raise
     yield from sorted(summaries.items())
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,11 +16,11 @@ from softperm.lab.configurations import configuration_key, epochs_of
 from softperm.lab.evaluation_data import EvaluationData
 from softperm.lab.jobs import Job, group_into_jobs, train_job
 from softperm.lab.records import PeakMemory, Record, Run, read_records, write_records
+from softperm.parallel import POLL_SECONDS, check_reachable, ray_cluster
 from softperm.progress import Report
 from softperm.training.loop import interruptible
 
 OnEpoch = Callable[[Job, int], None]
-POLL_SECONDS = 5.0  # between two checks whether a cluster is still there
 _OUT_OF_MEMORY = "out of memory: train fewer networks in a stack, or fewer stacks at once"
 
 
@@ -282,53 +280,28 @@ class RayExecutor:
         self, jobs: Sequence[Job], data: EvaluationData, folder: Path, on_epoch: OnEpoch
     ) -> Iterator[Outcome]:
         """Yields the outcome of each job, in the order in which they end."""
-        ray = _import_ray()
-        from ray.exceptions import RayError
-
-        if not ray.is_initialized():
-            address = self.address or os.environ.get("RAY_ADDRESS") or "local"
-            try:
-                ray.init(address=address, log_to_driver=False)
-            except (RayError, ConnectionError, ValueError, RuntimeError) as error:
-                raise ConnectionError(
-                    f"no Ray cluster answers at {address}: {_one_line(error)[:200]}"
-                ) from None
-        cluster = ray.get_runtime_context().gcs_address
-        logging.getLogger("softperm").info("training on the Ray cluster at %s", cluster)
-        threads = torch.get_num_threads()  # equal everywhere, so that sums are rounded equally
-        _check_cpus(ray, threads)
-        kind = torch.device(self.device).type
-        gpus = 1 if kind == "cuda" else 0
-        remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=self.retries)(_work)
-        shared = ray.put(data)
-        waiting = {remote.remote(job, shared, kind, threads): job for job in jobs}
-        while waiting:
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL_SECONDS)
-            if not ready:
-                _check_reachable(cluster)
-                continue
-            job = waiting.pop(ready[0])
-            try:
-                outcome = ray.get(ready[0])
-            except RayError as error:
-                _check_reachable(cluster)
-                outcome = Outcome(job, error=_one_line(error)[:300])
-            if not outcome.error:
-                on_epoch(job, job.epochs // len(job.runs))
-            yield outcome
-
-
-def _check_reachable(cluster: str) -> None:
-    """Raises ConnectionError if a cluster is gone; Ray would end this process without a message."""
-    host, _, port = cluster.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=POLL_SECONDS):
-            return
-    except OSError as error:
-        raise ConnectionError(
-            f"the Ray cluster at {cluster} is gone ({error.strerror or error}): the same command "
-            "resumes on another one"
-        ) from None
+        with ray_cluster(self.address) as (ray, cluster):
+            threads = torch.get_num_threads()  # equal everywhere, so that sums are rounded equally
+            _check_cpus(ray, threads)
+            kind = torch.device(self.device).type
+            gpus = 1 if kind == "cuda" else 0
+            remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=self.retries)(_work)
+            shared = ray.put(data)
+            waiting = {remote.remote(job, shared, kind, threads): job for job in jobs}
+            while waiting:
+                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL_SECONDS)
+                if not ready:
+                    check_reachable(cluster)
+                    continue
+                job = waiting.pop(ready[0])
+                try:
+                    outcome = ray.get(ready[0])
+                except ray.exceptions.RayError as error:
+                    check_reachable(cluster)
+                    outcome = Outcome(job, error=_one_line(error)[:300])
+                if not outcome.error:
+                    on_epoch(job, job.epochs // len(job.runs))
+                yield outcome
 
 
 def _check_cpus(ray, threads: int) -> None:
@@ -358,13 +331,3 @@ def _work(job: Job, data: EvaluationData, device: str, threads: int) -> Outcome:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def _import_ray():
-    try:
-        import ray
-    except ImportError:
-        raise ImportError(
-            "the engine ray needs the package ray: pip install 'softperm[cluster]'"
-        ) from None
-    return ray
