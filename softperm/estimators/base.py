@@ -46,10 +46,10 @@ from softperm.settings import (
 )
 from softperm.training.data import Examples, TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
-from softperm.training.forest import GraphForest
+from softperm.training.forest import GraphForest, mean_with_network
 from softperm.training.loop import Epoch, FitResult, TrainingInterrupted, fit
 from softperm.training.stack import fit_stack
-from softperm.training.tasks import Task, class_factors, mean_prediction, weigh, weight_array
+from softperm.training.tasks import Task, class_factors, mean_prediction, weight_array
 
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
 BATCH_VERTICES = (1 << 12, 1 << 17)  # of a batch that is not trained on, on a CPU and on a GPU
@@ -269,7 +269,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 trees=forest.trees,
                 rounds=forest.forest_colours,
                 seed=settings.seed,
-                weight=weigh(train.y, train.weight, factors),
+                weight=train.weight,
+                factors=factors,
             )
 
     def _align(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[np.ndarray, "b Z"]:
@@ -642,14 +643,13 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """The outputs for some graphs of an encoded collection, on the CPU.
 
         Those of an ensemble have the mean of its networks' predictions as their prediction; with
-        the head ``mlp+forest``, the mean of the networks' and the forest's.
+        the head ``mlp+forest``, the mean of the networks' and of two random forests'.
         """
         if self.forest_ is not None:
             from_forest = self.forest_.outputs(graphs, index, self.task_, self._align)
             if self.head == "forest":
                 return from_forest
-            both = torch.stack([self._network_outputs(graphs, index), from_forest])
-            return mean_prediction(self.task_, both)
+            return mean_with_network(self.task_, self._network_outputs(graphs, index), from_forest)
         return self._network_outputs(graphs, index)
 
     def _network_outputs(

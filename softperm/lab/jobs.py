@@ -44,7 +44,7 @@ from softperm.parallel import thread_pool
 from softperm.settings import TrainingConfig
 from softperm.training.cuda_graphs import evaluating
 from softperm.training.data import Examples
-from softperm.training.forest import GraphForest
+from softperm.training.forest import GraphForest, mean_with_network
 from softperm.training.loop import CURVES, Epoch, EpochTracker, FitResult, fit, predict
 from softperm.training.stack import Stack, predict_stack
 from softperm.training.tasks import (
@@ -54,7 +54,6 @@ from softperm.training.tasks import (
     class_factors,
     mean_loss,
     mean_prediction,
-    weigh,
 )
 
 SEEDS = 1000  # seeds of one evaluation; those of the next begin after them
@@ -399,7 +398,7 @@ def _train(
         if predicts_by(run) in FORESTS:
             forest = yield from _grow_forest(run, stacked, first, data, interrupted)
             predictions = (
-                forest if predicts_by(run) == "forest" else predictions.beside(task, forest)
+                forest if predicts_by(run) == "forest" else predictions.with_forest(task, forest)
             )
         curve, best = fits[first].curve, fits[first].best_epoch
         if reads_curve(run):
@@ -440,10 +439,12 @@ class _Predictions:
         chosen = [[part[k] for k in places] if part else [] for part in parts]
         return _Predictions(*(_mean(task, outputs) for outputs in chosen))
 
-    def beside(self, task: Task, other: _Predictions) -> _Predictions:
-        """The mean prediction of two predictors."""
+    def with_forest(self, task: Task, other: _Predictions) -> _Predictions:
+        """The mean prediction of a network and its forest."""
         pairs = zip((self.validation, self.test), (other.validation, other.test), strict=True)
-        return _Predictions(*(_mean(task, [*a, *b]) for a, b in pairs))
+        return _Predictions(
+            *([mean_with_network(task, *one) for one in zip(a, b, strict=True)] for a, b in pairs)
+        )
 
 
 def _mean(task: Task, outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -485,7 +486,7 @@ def _grow_forest(
         forest = GraphForest.fit(
             graphs, part.train, y, task, align,
             trees=settings.trees, rounds=settings.forest_colours, seed=seed,
-            weight=weigh(y, None, factors),
+            factors=factors,
         )  # fmt: skip
         test = [data.splits[run.fold].test] if run.stage == "final" else []
         outputs = [

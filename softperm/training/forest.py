@@ -6,7 +6,7 @@ reads, so that a model folder holds no pickle and prediction does not need sciki
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,21 @@ from softperm.data.collection import Collection
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.jit import kernel
 from softperm.parallel import cores, over_ranges
-from softperm.training.tasks import Classification, MultiLabel, Regression, Task
+from softperm.training.tasks import (
+    Classification,
+    MultiLabel,
+    Regression,
+    Task,
+    mean_prediction,
+)
 
 if TYPE_CHECKING:
-    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 Align = Callable[[Collection, Int[Tensor, " b"]], Float[np.ndarray, "b Z"]]
 """Gives the aligned vectors of the chosen graphs of a collection."""
 
+SIZES = 3  # numbers of vertices and edges, density
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 MOST_GRAPHS = 50_000  # of which trees are grown
 MOST_SAMPLES = 10_000  # graphs of one tree
@@ -64,23 +71,27 @@ class Trees:
 
     @classmethod
     def of(
-        cls, forest: RandomForestClassifier | RandomForestRegressor, codes: Int[np.ndarray, " c"]
+        cls,
+        trees: Sequence[DecisionTreeClassifier | DecisionTreeRegressor],
+        codes: Int[np.ndarray, " c"],
+        factors: Float[np.ndarray, " c"] | float = 1.0,
     ) -> Trees:
-        """The trees of a fitted forest.
+        """The trees of fitted forests.
 
         Args:
-            forest: one classification or several regressions.
-            codes: the output of each of the forest's classes or targets.
+            trees: of one classification or of several regressions.
+            codes: the output of each of the trees' classes or targets.
+            factors: by which the values of each class are multiplied.
         """
         parts: dict[str, list[np.ndarray]] = {
             f.name: [] for f in fields(cls) if f.name != "outputs"
         }
         nodes = leaves = entries = 0
-        for each in forest.estimators_:
+        for each in trees:
             tree = each.tree_
             leaf = tree.children_left < 0
             # (leaves, C): shares of classes have their axis last, targets of a regression first
-            values = tree.value[leaf].reshape(int(leaf.sum()), -1)
+            values = tree.value[leaf].reshape(int(leaf.sum()), -1) * factors
             row, column = np.nonzero(values)
             left = np.where(leaf, np.cumsum(leaf) - 1 + leaves, tree.children_left + nodes)
             parts["roots"].append(np.array([nodes]))
@@ -173,14 +184,16 @@ def _add_trees(
 
 @dataclass(frozen=True)
 class GraphForest:
-    """A random forest on a summary of each graph, and on its aligned vector.
+    """Two random forests of equal size: one on colours, one on all that is known of a graph.
 
-    A summary counts Weisfeiler–Leman colours of training graphs and has quantiles of the features
-    and attributes of vertices; see :func:`summarise`.
+    One reads sizes and counts of Weisfeiler–Leman colours, the other also quantiles of the features
+    and attributes of vertices (see :func:`summarise`) and the aligned vector. Where colours say
+    most, the many other numbers only distract: on most collections the mean of both is better than
+    either.
 
     Attributes:
         colours: the colours that are counted.
-        trees: the forest.
+        trees: those of both forests.
         columns: number of columns that the trees read.
         aligned: whether aligned vectors are among them.
     """
@@ -203,8 +216,9 @@ class GraphForest:
         rounds: int = 2,
         seed: int = 0,
         weight: Float[Tensor, " B"] | None = None,
+        factors: Float[Tensor, " C"] | None = None,
     ) -> GraphForest:
-        """Grows a forest.
+        """Grows both forests.
 
         Args:
             graphs: all graphs, with the structural features of the network.
@@ -213,10 +227,12 @@ class GraphForest:
                 those that are there, or as 0.
             task: of the targets.
             align: gives aligned vectors, which the trees then read too; none by default.
-            trees: number of trees.
+            trees: number of trees in all.
             rounds: number of rounds of colours.
             seed: of the random choices.
-            weight: of each graph, that of its class included; 1 by default.
+            weight: of each graph; 1 by default.
+            factors: of each class, by which its probability is multiplied; 1 by default. Weights of
+                graphs would not do: leaves hold graphs of one class, whatever their weight.
         """
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -234,24 +250,27 @@ class GraphForest:
         rows = _rows(graphs, chosen, colours, align)
         targets = task.encode(y[chosen]).double().numpy()
         shares = None if weight is None else weight[chosen].double().numpy()
+        if isinstance(task, Classification):
+            kind, codes = RandomForestClassifier, np.unique(targets).astype(np.int64)
+        else:
+            kind, codes = RandomForestRegressor, np.arange(targets.shape[1])
+            there = ~np.isnan(targets)  # (b, T)
+            usual = np.where(there, targets, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+            targets = np.where(there, targets, usual)
+            targets = targets[:, 0] if len(codes) == 1 else targets
         settings: dict[str, Any] = {
-            "n_estimators": trees,
             "max_features": "sqrt",
             "max_samples": min(len(chosen), MOST_SAMPLES),
             "n_jobs": cores(),
-            "random_state": seed % 2**32,
         }
-        if isinstance(task, Classification):
-            forest = RandomForestClassifier(**settings).fit(rows, targets, shares)
-            codes = forest.classes_.astype(np.int64)
-        else:
-            there = ~np.isnan(targets)  # (b, T)
-            usual = np.where(there, targets, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-            known = np.where(there, targets, usual)
-            forest = RandomForestRegressor(**settings)
-            forest.fit(rows, known[:, 0] if known.shape[1] == 1 else known, shares)
-            codes = np.arange(known.shape[1])
-        return cls(colours, Trees.of(forest, codes), rows.shape[1], align is not None)
+        grown: list[Any] = []
+        counted = SIZES + sum(colours.sizes)  # columns that the second forest reads
+        for columns, count in ((rows.shape[1], trees - trees // 2), (counted, trees // 2)):
+            if count:
+                forest = kind(count, random_state=(seed + len(grown)) % 2**32, **settings)
+                grown += forest.fit(rows[:, :columns], targets, shares).estimators_
+        own = 1.0 if factors is None else factors[codes].numpy()
+        return cls(colours, Trees.of(grown, codes, own), rows.shape[1], align is not None)
 
     def outputs(
         self,
@@ -285,6 +304,7 @@ class GraphForest:
         chances[:, : values.shape[1]] = torch.from_numpy(values)
         if isinstance(task, MultiLabel):
             return chances.clamp(_LEAST, 1 - _LEAST).logit().float()
+        chances /= chances.sum(1, keepdim=True)
         return chances.clamp(min=_LEAST).log().float()
 
     def config(self) -> dict[str, Any]:
@@ -309,6 +329,18 @@ class GraphForest:
         return cls(colours, trees, columns, bool(config["aligned"]))
 
 
+def mean_with_network(
+    task: Task, network: Float[Tensor, "b C"], forest: Float[Tensor, "b C"]
+) -> Float[Tensor, "b C"]:
+    """The mean prediction of a network and of its forests.
+
+    Each of the two forests counts as much as the network. In a regression, where networks are much
+    better than forests, both together do.
+    """
+    share = 1 / 2 if isinstance(task, Regression) else 1 / 3
+    return mean_prediction(task, torch.stack([network, forest]), torch.tensor([share, 1 - share]))
+
+
 def _rows(
     graphs: Collection, index: Int[Tensor, " b"], colours: ColourVocabulary, align: Align | None
 ) -> Float[np.ndarray, "b columns"]:
@@ -328,7 +360,8 @@ def summarise(graphs: Collection, colours: ColourVocabulary) -> Float[np.ndarray
     sizes = graphs.sizes.cpu().numpy()
     edges = graphs.edge_ptr.diff().cpu().numpy() // 2
     density = edges / np.maximum(sizes * (sizes - 1) / 2, 1)
-    parts = [np.stack([sizes, edges, density], axis=1), colour_counts(graphs, colours).toarray()]
+    own = np.stack([sizes, edges, density], axis=1)  # (B, SIZES)
+    parts = [own, colour_counts(graphs, colours).toarray()]
     ptr, edge_ptr = graphs.ptr.cpu().numpy(), graphs.edge_ptr.cpu().numpy()
     for values in (graphs.structure, graphs.x):
         if values is not None:

@@ -5,7 +5,6 @@ A target may be missing (NaN): it then counts neither in the loss nor in the sco
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -147,17 +146,28 @@ def with_smoothing(task: Task, smoothing: float) -> Task:
     return task
 
 
-def mean_prediction(task: Task, outputs: Float[Tensor, "K B C"]) -> Float[Tensor, "B C"]:
+def mean_prediction(
+    task: Task, outputs: Float[Tensor, "K B C"], share: Float[Tensor, " K"] | None = None
+) -> Float[Tensor, "B C"]:
     """Outputs whose predictions are the mean of the predictions of K networks.
 
     Probabilities of classes and of answers are averaged, and numbers of a regression.
+
+    Args:
+        task: of the networks.
+        outputs: of each network.
+        share: of each network in the mean, 1 in all; equal shares by default.
     """
+    if share is None:
+        share = torch.full((len(outputs),), 1 / len(outputs))
+    shares = share.to(outputs)[:, None, None]  # (K, 1, 1)
     if isinstance(task, Classification):
-        return outputs.log_softmax(2).logsumexp(0) - math.log(len(outputs))
+        return (outputs.log_softmax(2) + shares.log()).logsumexp(0)
     if isinstance(task, MultiLabel):
-        yes, no = (nn.functional.logsigmoid(sign * outputs).logsumexp(0) for sign in (1, -1))
+        signed = (nn.functional.logsigmoid(sign * outputs) + shares.log() for sign in (1, -1))
+        yes, no = (each.logsumexp(0) for each in signed)
         return yes - no
-    return outputs.mean(0)
+    return (shares * outputs).sum(0)
 
 
 def count_targets(task: Task, y: Tensor, weight: Tensor | None = None) -> Tensor:

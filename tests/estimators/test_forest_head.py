@@ -27,10 +27,10 @@ def with_head(fitted: PiGNNClassifier, head: str) -> np.ndarray:
     return twin.predict_proba(GRAPHS)
 
 
-def test_predictions_are_the_mean_of_network_and_forest(fitted):
+def test_predictions_are_the_mean_of_the_network_and_two_forests(fitted):
     network, forest = (with_head(fitted, head) for head in ("mlp", "forest"))
     assert np.abs(network - forest).max() > 0.01
-    np.testing.assert_allclose(fitted.predict_proba(GRAPHS), (network + forest) / 2, atol=1e-5)
+    np.testing.assert_allclose(fitted.predict_proba(GRAPHS), (network + 2 * forest) / 3, atol=1e-5)
 
 
 def test_a_folder_keeps_the_forest(fitted, tmp_path):
