@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from softperm.nn.encoders import Dropout
-from softperm.nn.heads import ConvHead, MLPHead
+from softperm.nn.model import ConvHead, MLPHead
 
 B, P, F = 3, 5, 2
 
