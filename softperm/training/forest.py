@@ -382,12 +382,26 @@ def _distribution(
     values = values.astype(np.float64)
     mean = np.bincount(owner, values, len(count)) / np.maximum(count, 1)
     spread = np.bincount(owner, (values - mean[owner]) ** 2, len(count)) / np.maximum(count, 1)
-    columns = [mean, np.sqrt(spread)]
-    ordered = np.append(values[np.lexsort((values, owner))], 0.0)
-    for share in QUANTILES:
-        place = share * np.maximum(count - 1, 0)
-        low = np.floor(place).astype(np.int64)
-        below = ordered[ptr[:-1] + low]
-        above = ordered[ptr[:-1] + np.minimum(low + 1, np.maximum(count - 1, 0))]
-        columns.append(np.where(count > 0, below + (place - low) * (above - below), 0.0))
-    return np.stack(columns, axis=1)
+    moments = np.stack([mean, np.sqrt(spread)], axis=1)
+    return np.concatenate([moments, quantiles(values, ptr, QUANTILES)], axis=1)
+
+
+def quantiles(
+    values: Float[np.ndarray, " V"], ptr: Int[np.ndarray, " B1"], shares: Sequence[float]
+) -> Float[np.ndarray, "B Q"]:
+    """Quantiles of the values of each graph, as NumPy's; 0 for a graph without values.
+
+    Args:
+        values: one number of each vertex or edge.
+        ptr: where the values of each graph begin, with their number at the end.
+        shares: the quantiles, between 0 and 1.
+    """
+    count = np.diff(ptr)[:, None]
+    owner = np.repeat(np.arange(len(count)), count[:, 0])
+    ordered = np.append(values[np.lexsort((values, owner))].astype(np.float64), 0.0)
+    last = np.maximum(count - 1, 0)
+    place = last * np.asarray(shares)  # (B, Q)
+    low = np.floor(place).astype(np.int64)
+    first = ptr[:-1, None]
+    below, above = ordered[first + low], ordered[first + np.minimum(low + 1, last)]
+    return np.where(count > 0, below + (place - low) * (above - below), 0.0)

@@ -20,11 +20,11 @@ from torch import Tensor
 from softperm.data.collection import Collection
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.parallel import threads
-from softperm.training.forest import Trees
+from softperm.training.forest import Trees, quantiles
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
 MOST_DEGREES = 100  # larger degrees are counted together
-QUANTILES = np.linspace(0, 1, 5)
+QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 LEAST = 1e-6  # probability of a class that no tree votes for
 ROWS = 256  # graphs whose dense rows are in memory together
 
@@ -168,9 +168,13 @@ class CountForest(GraphForest):
                 columns += [
                     _histogram(owner, codes[:, c], count, size) for c, size in enumerate(sizes_of)
                 ]
-        for values, owner in ((collection.x, owners), (collection.edge_attr, edge_owners)):
+        for values, offsets in (
+            (collection.x, collection.ptr),
+            (collection.edge_attr, collection.edge_ptr),
+        ):
             if values is not None:
-                columns += [quantiles(owner, column, count) for column in values.cpu().numpy().T]
+                ptr = offsets.cpu().numpy()
+                columns += [quantiles(c, ptr, QUARTILES) for c in values.cpu().numpy().T]
         return np.concatenate(columns, axis=1)
 
 
@@ -213,27 +217,6 @@ class ColourForest(GraphForest):
     def describe(self, collection: Collection) -> sp.csr_array:
         """Number of vertices of each colour in each graph (B, colours)."""
         return colour_counts(collection, self.colours_)
-
-
-def quantiles(
-    owner: Int[np.ndarray, " V"], values: Float[np.ndarray, " V"], count: int
-) -> Float[np.ndarray, "B Q"]:
-    """Minimum, quartiles and maximum of the values of each owner; 0 for an owner without values.
-
-    Args:
-        owner: the graph of each value, in ascending order.
-        values: one number of each vertex or edge.
-        count: number of graphs.
-    """
-    ordered = values[np.lexsort((values, owner))]
-    sizes = np.bincount(owner, minlength=count)
-    place = np.maximum(sizes - 1, 0)[:, None] * QUANTILES  # (B, Q)
-    low = np.floor(place).astype(int)
-    first = (np.cumsum(sizes) - sizes)[:, None]
-    last = max(len(values) - 1, 0)
-    below = np.append(ordered, 0.0)[np.minimum(first + low, last)]
-    above = np.append(ordered, 0.0)[np.minimum(first + np.ceil(place).astype(int), last)]
-    return np.where(sizes[:, None] > 0, below + (place - low) * (above - below), 0.0)
 
 
 def _predict(trees: Trees, table: Table) -> Float[np.ndarray, "b C"]:

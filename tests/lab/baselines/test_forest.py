@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import networkx as nx
-import numpy as np
 import pytest
 import torch
-from samples import collect, labelled_path, random_graph, rings_and_cliques
+from samples import collect, labelled_path, rings_and_cliques
 
-from softperm.lab.baselines.forest import ColourForest, CountForest, quantiles
+from softperm.lab.baselines.forest import ColourForest, CountForest
 from softperm.lab.systems import find_system
 from softperm.training.tasks import Classification, MultiLabel, Regression
 
@@ -78,18 +77,6 @@ def test_counts_are_sizes_degrees_labels_and_quantiles():
     ]
     forest.learn(graphs, torch.tensor([1]))
     assert forest.describe(graphs)[0, 2:4].tolist() == [0, 4], "larger degrees count as the largest"
-
-
-def test_quantiles_are_numpys():
-    graphs = collect([random_graph(n, seed=n) for n in (5, 1, 9, 2, 4)])
-    owner = np.repeat(np.arange(5), graphs.sizes.numpy())
-    values = graphs.x[:, 0].double().numpy()
-    found = quantiles(owner, values, 6)
-    for i in range(5):
-        np.testing.assert_allclose(
-            found[i], np.quantile(values[owner == i], [0, 0.25, 0.5, 0.75, 1])
-        )
-    assert not found[5].any(), "no values"
 
 
 def test_colours_of_fewer_training_graphs_are_counted_together():
