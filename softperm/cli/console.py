@@ -21,12 +21,12 @@ from softperm.progress import progress_bars
 Log = Callable[[str], None]
 
 
-def say(message: str) -> None:
+def echo(message: str) -> None:
     """Prints a line on standard error."""
     typer.secho(message, err=True)
 
 
-def give(result: Mapping[str, Any], as_json: bool) -> None:
+def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     """Prints the command's result on standard output: as JSON, or one line per entry."""
     if as_json:
         typer.echo(as_text(result), nl=False)
@@ -123,7 +123,7 @@ def refuse_foreign(folder: Path, names: Sequence[str], content: str, ours: bool)
 
 
 @contextmanager
-def called(ids: Sequence[str]) -> Iterator[None]:
+def naming_graphs(ids: Sequence[str]) -> Iterator[None]:
     """Names graphs by their IDs in the input in the block's errors and warnings."""
     show = warnings.showwarning
 
@@ -148,7 +148,7 @@ def logging_to(path: Path) -> Iterator[Log]:
         with path.open("ab", buffering=0) as file:
 
             def log(message: str) -> None:
-                say(message)
+                echo(message)
                 with disk_errors(path):
                     file.write(f"{message}\n".encode())
 
@@ -162,7 +162,7 @@ def logging_to(path: Path) -> Iterator[Log]:
 
 
 @contextmanager
-def lines(log: Log = say) -> Iterator[None]:
+def lines(log: Log = echo) -> Iterator[None]:
     """Within the block, warnings and messages of the logger ``softperm`` become lines.
 
     A warning starts with ``warning:`` and is printed once.
@@ -205,7 +205,7 @@ def counting(activity: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 @contextmanager
-def goes_on(out: Path, log: Log = say) -> Iterator[None]:
+def hint_at_resuming(out: Path, log: Log = echo) -> Iterator[None]:
     """After Ctrl-C, says how to resume."""
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import ready_folder, say
+from softperm.cli.console import echo, ready_folder
 
 if TYPE_CHECKING:
     from softperm.data.datasets.dataset import Dataset
@@ -45,7 +45,7 @@ def list_(data_root: Root = None, as_json: Json = False) -> None:
         )
     _table(rows, as_json)
     if not as_json:
-        say("any other name is looked up among the TUDatasets")
+        echo("any other name is looked up among the TUDatasets")
 
 
 @app.command()
@@ -128,7 +128,7 @@ def _show(
     if not as_json:
         _print_comparison(dataset, compared)
         for path in paths:
-            say(f"wrote {path}")
+            echo(f"wrote {path}")
     return {
         "name": name,
         "fingerprint": dataset.fingerprint,

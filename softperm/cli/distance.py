@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, lines, ready_file, say
+from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
 from softperm.files import CSVWriter
 
@@ -43,7 +43,7 @@ def distance(
     checkpoint = out.with_name(f".{out.name}.pairs")
     with lines():
         file = read_file(str(data), smiles_column, symmetrise, skip_empty)
-        with called(file.ids):
+        with naming_graphs(file.ids):
             intervals = frobenius_intervals(
                 file.graphs,
                 labels=labels,
@@ -57,9 +57,9 @@ def distance(
     pairs = np.triu_indices(len(file.graphs), 1)
     proven = int(intervals.exact[pairs].sum())
     if proven < len(pairs[0]):
-        say("unproven distances lie between lower_bound and distance; a longer --time-limit helps")
+        echo("unproven distances lie between lower_bound and distance; a longer --time-limit helps")
     result = {"graphs": len(file.graphs), "pairs": len(pairs[0]), "proven": proven}
-    give({**result, "distances": str(out)}, as_json)
+    print_result({**result, "distances": str(out)}, as_json)
 
 
 def _npz(ids: list[str], intervals: Any) -> bytes:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.cli.console import give
+from softperm.cli.console import print_result
 from softperm.cli.inputs import (
     DataRoot,
     Device,
@@ -64,4 +64,4 @@ def embed(
     )  # fmt: skip
     problems = {"problems": summary.problems} if summary.problems else {}
     result = {"graphs": summary.rows, **problems, "length": length, "vectors": str(out)}
-    give(result, as_json)
+    print_result(result, as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softperm.cli.console import counting, give, goes_on, logging_to, ready_folder
+from softperm.cli.console import counting, hint_at_resuming, logging_to, print_result, ready_folder
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
 from softperm.progress import progress_bars
 from softperm.settings import names_in
@@ -160,7 +160,7 @@ def evaluate(
                 add_classes(out, dict.fromkeys(graphs.targets, source.classes))
                 recipe_here = plan.for_dataset(graphs.name)
                 contenders = [make_contender(recipe_here, name) for name in models]
-                with goes_on(out, log), progress_bars() as progress:
+                with hint_at_resuming(out, log), progress_bars() as progress:
                     new = run_protocol(graphs, contenders, settings, executor, out, progress)
             except EvaluationError as error:
                 new = error.records
@@ -188,7 +188,7 @@ def evaluate(
             cells = cells_of(records)
             summary = {f"{c.dataset} {c.model}": shown(c) for c in cells}
             result = {"cells": numbers(cells)} if as_json else summary
-            give({**result, "report": str(paths["html"]), **kept}, as_json)
+            print_result({**result, "report": str(paths["html"]), **kept}, as_json)
     if errors:
         raise ValueError("; ".join(errors))
 

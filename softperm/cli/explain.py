@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, lines, ready_file, ready_folder, say
+from softperm.cli.console import (
+    echo,
+    lines,
+    naming_graphs,
+    print_result,
+    ready_file,
+    ready_folder,
+)
 from softperm.cli.inputs import (
     DataRoot,
     Device,
@@ -88,7 +95,7 @@ def explain(
         estimator = load_model(run, device)
         source = read_for(estimator, data, data_root, smiles_column, symmetrise)
         index = _chosen(source.ids, graphs)
-        with called(source.ids):
+        with naming_graphs(source.ids):
             collection = estimator.collect(source.graphs)
         explanations = estimator.iterate_explanations(
             collection, index=index, through_network=through_network,
@@ -111,11 +118,11 @@ def explain(
                     _draw(pictures / stem, estimator, collection, i, name, explanation, number)
         report("explaining", len(index), len(index))
     if pictures is not None and graphs is None and len(index) > PICTURED:
-        say(f"drew the first {PICTURED} graphs; name others with --graphs")
+        echo(f"drew the first {PICTURED} graphs; name others with --graphs")
     result: dict[str, Any] = {"graphs": len(index), "explains": words, "largest_error": error}
     if gains:
         result["mean_deletion_gain"] = sum(gains) / len(gains)
-    give({**result, "explanations": str(out)}, as_json)
+    print_result({**result, "explanations": str(out)}, as_json)
 
 
 def _chosen(ids: Sequence[str], graphs: str | None) -> list[int]:

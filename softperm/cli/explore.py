@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, lines, ready_file, say
+from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.inputs import DataRoot, Device, Json, Run, SmilesColumn, Symmetrise
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def explore(
             return
         text = page_html(contents)
     write_atomically(out, text)
-    give({**result, "bytes": len(text.encode()), "page": str(out)}, as_json)
+    print_result({**result, "bytes": len(text.encode()), "page": str(out)}, as_json)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _gather(source: _Source, run: Path, method: str, explained: int) -> Contents
     from softperm.explore.contents import gather
     from softperm.progress import progress_bars
 
-    with called(source.ids), progress_bars() as report:
+    with naming_graphs(source.ids), progress_bars() as report:
         return gather(
             source.estimator,
             source.graphs,
@@ -197,7 +197,7 @@ def _serve(source: _Source, contents: Contents, listening: socket.socket, names:
     answers = Answers(source.estimator, source.graphs, contents, source.index)
     app = build_app(answers, page_html(contents, server=True), names)
     host, port, *_ = listening.getsockname()
-    say(f"serving at http://{f'[{host}]' if ':' in host else host}:{port}/; stop with Ctrl-C")
+    echo(f"serving at http://{f'[{host}]' if ':' in host else host}:{port}/; stop with Ctrl-C")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         serve(app, listening)

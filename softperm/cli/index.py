@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, lines, say
+from softperm.cli.console import echo, lines, naming_graphs, print_result
 from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
 from softperm.files import remove_abandoned
 
@@ -54,7 +54,7 @@ def index(
         file = read_file(data, smiles_column, symmetrise, skip_empty)
         ids = unique_ids(file.ids)
         metadata = {name: values.tolist() for name, values in file.targets.items()}
-        with called(file.ids):
+        with naming_graphs(file.ids):
             if library is None:
                 library = GraphIndex.build(
                     file.graphs, ids, metadata, canonical=True,
@@ -63,7 +63,7 @@ def index(
             else:
                 new = [k for k, identifier in enumerate(ids) if identifier not in library]
                 if len(new) < len(ids):
-                    say(f"{len(ids) - len(new):,} graphs are already in the index")
+                    echo(f"{len(ids) - len(new):,} graphs are already in the index")
                 chosen = {name: [values[k] for k in new] for name, values in metadata.items()}
                 graphs = [file.graphs[k] for k in new]
                 if new:
@@ -71,7 +71,7 @@ def index(
             _store_vectors(library, out, vectors, dict(zip(ids, file.graphs, strict=True)))
         library.save(out)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    give({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)
+    print_result({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)
 
 
 def _is_unfinished(out: Path) -> bool:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softperm.cli.console import (
-    called,
     counting,
-    goes_on,
+    echo,
+    hint_at_resuming,
     lines,
+    naming_graphs,
     ready_file,
     ready_folder,
-    say,
 )
 from softperm.progress import progress_bars
 from softperm.settings import STANDARD_FIELDS, FieldNames
@@ -165,10 +165,10 @@ def compute_table(
             from softperm.estimators.cluster import run_on_ray
 
             compute = partial(run_on_ray, workers=processes)
-        with goes_on(out):
+        with hint_at_resuming(out):
             summary, score = streaming.write_table(worker, shards, out, identity, compute, report)
         if summary.problems:
-            say(
+            echo(
                 f"{summary.problems:,} of {summary.rows:,} graphs have no result, the column "
                 f"problem says why; the first: {summary.first_problem}"
             )
@@ -217,7 +217,7 @@ def read_for(
     file = read_file(source, smiles_column, symmetrise, fields=estimator.field_names)
     if estimator.molecules_:  # features of OGB and QM9 are computed from SMILES, the names
         return Input(list(file.ids), file.ids, file.targets)
-    with called(file.ids):
+    with naming_graphs(file.ids):
         graphs = estimator.vocabulary_.encode(file.graphs)
     return Input(graphs, file.ids, file.targets)
 

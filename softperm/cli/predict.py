@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.cli.console import give, say
+from softperm.cli.console import echo, print_result
 from softperm.cli.inputs import (
     DataRoot,
     Device,
@@ -55,7 +55,7 @@ def predict(
         data_root=data_root, engine=engine, processes=processes, options={"vectors": False},
     )  # fmt: skip
     if isinstance(score, str):
-        say(f"no score: {score}")
+        echo(f"no score: {score}")
         score = {}
     problems = {"problems": summary.problems} if summary.problems else {}
-    give({"graphs": summary.rows, **problems, **score, "predictions": str(out)}, as_json)
+    print_result({"graphs": summary.rows, **problems, **score, "predictions": str(out)}, as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.cli.console import give, lines
+from softperm.cli.console import lines, print_result
 from softperm.cli.inputs import Json
 
 
@@ -30,7 +30,7 @@ def push(
     with lines():
         if card is not None:
             write_atomically(card, model_card(run, repository, license))
-            give({"card": str(card)}, as_json)
+            print_result({"card": str(card)}, as_json)
             return
         address = push_to_hub(run, repository, private=private, license=license)
-    give({"repository": address, "load": f"hf://{repository}"}, as_json)
+    print_result({"repository": address, "load": f"hf://{repository}"}, as_json)

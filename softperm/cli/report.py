@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import give, ready_folder, say
+from softperm.cli.console import echo, print_result, ready_folder
 from softperm.cli.evaluation_folder import (
     add_classes,
     classes_in,
@@ -64,8 +64,8 @@ def report(
     out = out or runs[0]
     ready_folder(out)
     for sentence in unfinished:
-        say(f"left out: {sentence}")
-    say(f"{len(records):,} records: writing tables and drawing curves")
+        echo(f"left out: {sentence}")
+    echo(f"{len(records):,} records: writing tables and drawing curves")
     classes = {name: names for folder in runs for name, names in classes_in(folder).items()}
     paths = write_report(records, out, title or _title(out, runs), unfinished, classes)
     add_classes(out, classes)
@@ -76,7 +76,7 @@ def report(
         result |= {"cells": numbers(cells), "unfinished": unfinished}
     else:
         result = {f"{cell.dataset} {cell.model}": shown(cell) for cell in cells} | result
-    give(result, as_json)
+    print_result(result, as_json)
 
 
 def _title(out: Path, runs: list[Path]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softperm.cli.console import called, give, lines, ready_file, say
+from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.index import VECTORS
 from softperm.cli.inputs import Json, SmilesColumn, Symmetrise, read_file
 from softperm.files import CSVWriter
@@ -72,7 +72,7 @@ def search(
         vectors = VectorIndex.open(library / VECTORS, index) if by == "vector" else None
         file = read_file(queries, smiles_column, symmetrise)
         results = []
-        with called(file.ids):
+        with naming_graphs(file.ids):
             for done, graph in enumerate(file.graphs):
                 report("queries", done, len(file.graphs))
                 options: dict[str, Any] = {"where": where, "time_limit": time_limit}
@@ -91,8 +91,8 @@ def search(
         _draw(index, file.graphs[0], file.ids[0], results[0], picture)
     undecided = sum(len(result.undecided) for result in results)
     if undecided:
-        say(f"{undecided:,} graphs are undecided; a longer --time-limit helps")
-    give(
+        echo(f"{undecided:,} graphs are undecided; a longer --time-limit helps")
+    print_result(
         {
             "queries": len(results),
             "hits": sum(len(result) for result in results),

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from softperm.cli.console import (
-    give,
-    goes_on,
+    echo,
+    hint_at_resuming,
     lines,
+    print_result,
     ready_folder,
-    say,
 )
 from softperm.progress import progress_bars
 
@@ -49,18 +49,18 @@ def demo(
     from softperm.lab.studies import alignment
 
     ready_folder(out)
-    say("1. Two graphs, aligned. A network learns to tell barbells from lollipops.")
+    echo("1. Two graphs, aligned. A network learns to tell barbells from lollipops.")
     pair = alignment.run()
     title = f"Two graphs: alike to {pair.before:.0%} as numbered, to {pair.after:.0%} aligned"
     plots.save(plots.aligned_pair(pair.graphs, pair.permutations, title), out / "alignment")
-    say(
+    echo(
         f"   It is right on {pair.accuracy:.0%} of graphs it has not seen. The adjacency matrices "
         f"of two barbells,\n   numbered at random, are alike to {pair.before:.0%} (cosine); "
         f"aligned, to {pair.after:.0%}. Look at {out}/alignment.png"
     )
-    say("2. Do distances of learnt vectors follow exact distances of graphs? The paper's study.")
+    echo("2. Do distances of learnt vectors follow exact distances of graphs? The paper's study.")
     synthetic(out=out, seeds=seeds, epochs=epochs, as_json=as_json)
-    say(NEXT)
+    echo(NEXT)
 
 
 @app.command()
@@ -81,18 +81,17 @@ def synthetic(
     """Compare distances of learnt vectors with exact graph distances on generated graphs."""
     from softperm.data.datasets.synthetic import distance_study
     from softperm.lab.studies import synthetic as study
-    from softperm.lab.studies import synthetic_report as report
     from softperm.training.devices import find_device
 
     where = str(find_device(device))
     ready_folder(out)
     config = study.StudyConfig(seeds=seeds, epochs=epochs)
     graphs = distance_study(max_vertices=max_vertices)
-    with lines(), goes_on(out), progress_bars() as progress:
+    with lines(), hint_at_resuming(out), progress_bars() as progress:
         found = study.run(graphs, config, out, device=where, progress=progress)
-    page = report.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
-    say(f"open {page} in a browser")
-    give({**report.summary(found), "report": str(page)}, as_json)
+    page = study.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
+    echo(f"open {page} in a browser")
+    print_result({**study.summary(found), "report": str(page)}, as_json)
 
 
 @app.command()
@@ -113,11 +112,11 @@ def runtime(
 
     device = str(find_device(device))
     ready_folder(out)
-    with lines(), goes_on(out), progress_bars() as progress:
+    with lines(), hint_at_resuming(out), progress_bars() as progress:
         over_n, over_p = study.run(
             out, epochs=epochs, naive_epochs=naive_epochs, device=device, progress=progress
         )
     page = study.write(over_n, over_p, out, device)
     ratios = [t.naive / t.ours for t in (*over_n, *over_p)]
     result = {"smallest_ratio": min(ratios), "largest_ratio": max(ratios), "report": str(page)}
-    give(result, as_json)
+    print_result(result, as_json)

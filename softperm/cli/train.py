@@ -10,11 +10,11 @@ import typer
 from typer import Option
 
 from softperm.cli.console import (
-    called,
     counting,
-    give,
     logging_to,
+    naming_graphs,
     only_writer,
+    print_result,
     ready_folder,
     refuse_foreign,
 )
@@ -160,7 +160,7 @@ def train(
         )
         disconnect(fabric)
         if first:
-            give(result, as_json)
+            print_result(result, as_json)
         if result["interrupted"]:
             done = f"stopped after {result['epochs']} of {settings['epochs']} epochs"
             log(f"{done}; the same command with --out {out} resumes it")
@@ -224,7 +224,7 @@ def _read(
         log(f"{sources.describe_task(kind, file)}{change}")
         usual = {"test_fraction": 0.1, "validation_fraction": 0.0}
         shares = {key: usual[key] if share is None else share for key, share in fractions.items()}
-        with called(file.ids):
+        with naming_graphs(file.ids):
             examples = sources.from_file(file, kind, **shares, seed=seed)
     split = examples.split
     sizes = [f"{len(split.train)} to train", f"{len(split.validation)} to validate"]

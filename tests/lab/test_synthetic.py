@@ -9,7 +9,6 @@ import pytest
 
 from softperm.data.graphs import as_graphs
 from softperm.lab.studies import synthetic
-from softperm.lab.studies import synthetic_report as report
 from softperm.lab.studies.synthetic import FOR_DISTANCES, StudyConfig
 
 GRAPHS = as_graphs([nx.gnm_random_graph(4 + i % 3, 4 + i % 4, seed=i) for i in range(14)])
@@ -78,7 +77,7 @@ def test_another_study_in_the_same_folder_is_refused(found):
 
 def test_the_page_holds_both_figures_and_all_rows(found, tmp_path):
     study, _ = found
-    page = report.write(study, CONFIG, GRAPHS, tmp_path, "A study").read_text()
+    page = synthetic.write(study, CONFIG, GRAPHS, tmp_path, "A study").read_text()
     assert page.count("<svg") == 2
     for outcome in study.results:
         assert f"{outcome.mean('mse'):.3f} ±" in page
@@ -86,4 +85,4 @@ def test_the_page_holds_both_figures_and_all_rows(found, tmp_path):
         assert (tmp_path / f"{name}.png").stat().st_size > 0
         assert (tmp_path / f"{name}.svg").stat().st_size > 0
     assert "4 to 6 vertices" in page
-    assert report.summary(study)["pairs"] == 105
+    assert synthetic.summary(study)["pairs"] == 105
