@@ -29,6 +29,8 @@ GROUPS = ("Arguments", "Data", "Model", "Training", "Hardware", "Output", "Optio
 class GroupedHelp(TyperCommand):
     """A command whose help lists options in groups and never cuts their names."""
 
+    context_class = typer.Context  # what commands with a parameter of this type expect
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes one section for each group."""
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -296,7 +296,7 @@ def describe_field(field: str, size: int) -> str:
 def _simple_edges(
     raw: RawGraph, symmetrise: bool
 ) -> tuple[Int[np.ndarray, "2 E"], Int[np.ndarray, " E"], Removed]:
-    """Both directions of each edge, sorted; the listed edge of each; numbers of removed edges."""
+    """Both directions of each edge in order, the listing of each, and numbers of removed edges."""
     n = raw.num_nodes
     no_loop = np.flatnonzero(raw.edges[0] != raw.edges[1])
     u, v = raw.edges[:, no_loop]

@@ -382,8 +382,8 @@ def triangles(edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> 
 
     .. math:: t_v = |\{\{u, w\} : (v, u), (u, w), (w, v) \in E\}|
 
-    In a sparse graph every edge is directed towards its end of larger degree, which leaves few
-    edges out of any vertex, hubs included; each triangle is then found once, at its vertex of
+    In a sparse graph every edge is directed towards the end with the larger degree, so that every
+    vertex, even a hub, has few outgoing edges; each triangle is then found once, at its vertex of
     smallest degree. In a dense graph neighbourhoods are rows of bits, and the common neighbours of
     an edge's ends are counted 64 at a time. Whichever takes fewer steps is used.
 

@@ -76,8 +76,8 @@ class EditCosts:
     def model(self, codes: Codes) -> Model:
         """The costs of graphs with these codes.
 
-        Only the sum of insertion and deletion matters to the search: the graphs' numbers of
-        vertices and edges are given, so the difference of the two adds a constant.
+        The search needs only the sum of the costs of insertion and deletion. Their difference
+        contributes a constant, which follows from the sizes of the two graphs.
         """
         value, label = codes.kinds()
         edge = (self.edge_insertion + self.edge_deletion) / 2

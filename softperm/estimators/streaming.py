@@ -76,7 +76,7 @@ def collection_shards(
 
 @dataclass(frozen=True)
 class Summary:
-    """What the rows of some shards amount to.
+    """Counts of the rows of some shards, and of what was noticed in them.
 
     Attributes:
         rows: number of rows.
@@ -156,7 +156,7 @@ class Encoded:
         graphs: the graphs of the other rows; None if there are none.
         targets: their targets by name.
         cells: whether targets are the text of cells.
-        summary: what the rows amount to.
+        summary: counts of the rows and of their problems.
     """
 
     number: int
@@ -237,7 +237,7 @@ class ShardWorker:
         return self.folder / f"part-{number:05}{self.ending}"
 
     def finished(self, number: int) -> Summary | None:
-        """The summary of a part that is already there."""
+        """The summary of a part that an earlier run has written."""
         beside = self.part(number).with_suffix(".json")
         if not self.part(number).exists() or not beside.exists():
             return None

@@ -39,7 +39,7 @@ class ExplainedModel(nn.Module):
 
     @property
     def x(self) -> Float[Tensor, "N 1"]:
-        """The argument ``x`` of PyG's explainer: 1 for each vertex, which is there."""
+        """The argument ``x`` of PyG's explainer: 1 for each vertex, all of which are present."""
         return torch.ones(int(self.collection.ptr[-1]), 1)
 
     @property

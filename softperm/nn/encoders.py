@@ -2,6 +2,9 @@
 
 The last row given to an encoder is the padding vertex: isolated, all features zero. It is encoded
 like any other vertex, but it and any vertex after ``ptr[-1]`` stay out of normalisation statistics.
+
+To add an encoder, write its class here, add it to :data:`MESSAGE_PASSING`, and add its name to the
+choices of ``encoder`` in ``softperm/settings.py``.
 """
 
 from __future__ import annotations
@@ -227,6 +230,10 @@ class GINEncoder(nn.Module):
             hidden = norm(inner(total), ptr[-1])  # (V, H)
             x = torch.relu(outer(hidden))
         return x
+
+
+MESSAGE_PASSING = {"gcn": GCNEncoder, "gin": GINEncoder}
+"""Encoders that read neighbourhoods, by the value of the setting ``encoder``."""
 
 
 class VertexNetwork(nn.Module):

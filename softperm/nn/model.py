@@ -22,10 +22,9 @@ from softperm.data.collection import GraphBatch, prepare
 from softperm.nn import permutation as perm
 from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices, LabelEmbedding
 from softperm.nn.encoders import (
+    MESSAGE_PASSING,
     DropAttributes,
     EncodeVertices,
-    GCNEncoder,
-    GINEncoder,
     LinearEncoder,
     LogScale,
     Moments,
@@ -400,8 +399,7 @@ def _permutation(config: ModelConfig, statistics: VertexStatistics) -> nn.Module
     if config.encoder == "linear":
         encoder: nn.Module = LinearEncoder(size, config.hidden, scale)
     else:
-        kind = {"gcn": GCNEncoder, "gin": GINEncoder}[config.encoder]
-        encoder = kind(size, config.hidden, config.layers, scale)
+        encoder = MESSAGE_PASSING[config.encoder](size, config.hidden, config.layers, scale)
     from_structure = assign(encoder, features)
     if not mixed:
         return from_structure

@@ -130,7 +130,7 @@ class Trees:
         """
         names = {f.name for f in fields(cls) if f.name != "outputs"}
         if set(tensors) != names or any(t.ndim != 1 for t in tensors.values()):
-            raise ValueError(f"a forest has the vectors {', '.join(sorted(names))}")
+            raise ValueError(f"a forest needs the vectors {', '.join(sorted(names))}")
         for name, tensor in tensors.items():
             if tensor.dtype != _DTYPES.get(name, torch.int32):
                 raise ValueError(f"{name} of its forest has the type {tensor.dtype}")

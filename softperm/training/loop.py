@@ -889,7 +889,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Adds the present parameters to the average."""
+        """Adds the current parameters to the average."""
         parameters = [p.detach() for p in self.model.parameters()]
         self.steps += 1
         past = min(self.decay, (1 + self.steps) / (10 + self.steps))

@@ -103,7 +103,7 @@ def max_neighbours(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> F
 
 
 def degree(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V 1"]:
-    """Number of neighbours of each vertex, of the type of ``x``."""
+    """Number of neighbours of each vertex, in the dtype of ``x``."""
     return propagate(torch.ones_like(x[:, :1]), edge_index, canonical=True)
 
 
