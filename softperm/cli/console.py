@@ -27,10 +27,18 @@ def echo(message: str) -> None:
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    """Prints the command's result on standard output: as JSON, or one line per entry."""
+    """Prints the command's result on standard output: as JSON, or one line per entry.
+
+    In lines, ``score`` is replaced by the name of the metric: ``test mae`` for ``test_score``.
+    """
     if as_json:
         typer.echo(as_text(result), nl=False)
         return
+    metric = str(result.get("metric", "score"))
+    result = {
+        name.removesuffix("score") + metric if name.endswith("score") else name: value
+        for name, value in result.items()
+    }
     width = max(map(len, result), default=0)
     for name, value in result.items():
         shown = f"{value:.4f}" if isinstance(value, float) else value

@@ -147,7 +147,6 @@ def _read(
         if not isinstance(data, str):
             raise ValueError(f"{run} does not name its graphs: softperm explore RUN DATA")
         smiles_column = smiles_column or settings.get("smiles_column")
-        symmetrise = symmetrise or bool(settings.get("symmetrise"))
         root = settings.get("data_root")
         data_root = data_root or (Path(root) if isinstance(root, str) else None)
     estimator = load_model(run, device)
@@ -222,7 +221,9 @@ def _curve(run: Path) -> list[dict[str, float]]:
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return [{k: float(v or "nan") for k, v in row.items()} for row in csv.DictReader(file)]
+        rows = [{k: float(v or "nan") for k, v in row.items()} for row in csv.DictReader(file)]
+    usual = ("number", "train_loss", "validation_loss", "seconds")
+    return [{k if k in usual else "validation_score": v for k, v in row.items()} for row in rows]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -153,9 +153,10 @@ def compute_table(
 
         worker = streaming.ShardWorker(
             model_folder(run), str(find_device(device)), folder=_parts_folder(out), ending=ending,
-            symmetrise=symmetrise, skip_empty=skip_empty, strict=strict,
-            load=estimators.load_model, **options,
+            skip_empty=skip_empty, strict=strict, load=estimators.load_model, **options,
         )  # fmt: skip
+        symmetrise = symmetrise or worker.estimator.symmetrise  # as in training
+        worker = replace(worker, symmetrise=symmetrise)
         columns = {"smiles_column": smiles_column, "id_column": id_column}
         rows = streaming.rows_of_part(worker)
         shards, content = _shards(worker.estimator, data, data_root, columns, symmetrise, rows)
@@ -214,6 +215,7 @@ def read_for(
 
     if is_dataset(source):
         return Input(*_read_dataset(estimator, source, data_root)[:3])
+    symmetrise = symmetrise or estimator.symmetrise  # as in training
     file = read_file(source, smiles_column, symmetrise, fields=estimator.field_names)
     if estimator.molecules_:  # features of OGB and QM9 are computed from SMILES, the names
         return Input(list(file.ids), file.ids, file.targets)

@@ -84,6 +84,7 @@ def train_run(
         estimator.fit_data(data, fabric)
     curve, stopped = estimator.curve_, estimator.interrupted_
     has_epochs = len(estimator.models_) > 0  # a forest has none
+    better = "higher" if data.task.higher_is_better else "lower"
     result: dict[str, Any] = {
         "run": str(out),
         "model": str(out / "model"),
@@ -92,6 +93,7 @@ def train_run(
         **({"epochs": len(curve), "best_epoch": estimator.best_epoch_} if has_epochs else {}),
         "interrupted": stopped,
         "metric": data.task.metric,
+        "better": better,
         "threads": torch.get_num_threads(),  # another number rounds sums differently
     }
     if not fabric.is_global_zero:
@@ -117,7 +119,6 @@ def train_run(
             written += f" and {_draw_some(estimator, data, out / 'pictures')} pictures"
         write_atomically(out / "result.json", as_text(result))
         (out / CHECKPOINT).unlink(missing_ok=True)
-    better = "higher" if data.task.higher_is_better else "lower"
     log(f"scores are {data.task.metric}, where {better} is better")
     log(written)
     return result
@@ -179,7 +180,8 @@ def _write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int, data: Train
     with plots.drawing("the training curve"):
         plots.save(plots.training_curve(curve, best_epoch, data.task), out / "curve")
     text = io.StringIO()
-    rows = [asdict(epoch) for epoch in curve]
+    named = {"validation_score": f"validation_{data.task.metric}"}
+    rows = [{named.get(k, k): v for k, v in asdict(epoch).items()} for epoch in curve]
     writer = csv.DictWriter(text, fieldnames=list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)

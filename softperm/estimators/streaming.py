@@ -602,7 +602,9 @@ def score_parts(worker: ShardWorker, count: int) -> dict[str, Any] | str:
     if not len(targets):
         return {}
     value = estimator.task_.score(torch.from_numpy(np.concatenate(outputs)[known]), targets)
-    return {"metric": estimator.task_.metric, "score": value, "scored_graphs": len(targets)}
+    better = "higher" if estimator.task_.higher_is_better else "lower"
+    found = {"metric": estimator.task_.metric, "better": better, "score": value}
+    return {**found, "scored_graphs": len(targets)}
 
 
 @lru_cache(maxsize=1)

@@ -390,15 +390,19 @@ def describe_task(task: str, file: GraphFile) -> str:
     """The targets of a file and how they are learnt, in one line.
 
     Example:
-        ``target mass: regression (312 distinct numbers)``
+        ``target mass: regression (312 distinct numbers)``;
+        ``target kind: classification (2 classes, the largest: 95% normal)``
     """
     names = ", ".join(file.targets)
     if len(file.targets) > 1:
         return f"targets {names}: {task}"
     (column,) = file.targets.values()
-    distinct = len(np.unique(column[~missing_values(column)]))
-    words = "classes" if task == "classification" else "distinct numbers"
-    return f"target {names}: {task} ({distinct} {words})"
+    values, counts = np.unique(column[~missing_values(column)], return_counts=True)
+    words = f"{len(values)} distinct numbers"
+    if task == "classification":
+        most = f"{counts.max() / counts.sum():.0%} {values[counts.argmax()]}"
+        words = f"{len(values)} classes, the largest: {most}"
+    return f"target {names}: {task} ({words})"
 
 
 def missing_values(column: np.ndarray) -> np.ndarray:

@@ -166,3 +166,14 @@ def test_a_larger_graph_than_any_in_training_is_predicted(trained, tmp_path):
     done = run_command("predict", trained[1], path, "--out", tmp_path / "p.csv")
     assert done.exit_code == 0, done.output
     assert len(table(tmp_path / "p.csv")[1]) == 1
+
+
+def test_directed_edges_are_read_as_in_training(tmp_path):
+    made = PiGNNClassifier(**FAST, symmetrise=True)
+    directed = [nx.DiGraph(graph.edges) for graph in GRAPHS]
+    made.fit(directed, NAMES).save(tmp_path / "model")
+    path = write_json_lines(tmp_path / "g.jsonl", directed)
+    for command in ("predict", "embed"):
+        done = run_command(command, tmp_path / "model", path, "--out", tmp_path / "t.csv")
+        assert done.exit_code == 0, done.output
+        assert "no result" not in done.stderr

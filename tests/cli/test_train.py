@@ -98,6 +98,8 @@ def test_every_format_can_be_trained_on_and_predicted(kind, tmp_path):
     assert result["interrupted"] is False
     assert result["metric"] == ("mae" if estimator is PiGNNRegressor else "accuracy")
     assert ("test_r2" in result) is (estimator is PiGNNRegressor)
+    assert result["better"] == ("lower" if estimator is PiGNNRegressor else "higher")
+    assert f"validation_{result['metric']}," in (run / "curve.csv").read_text()
     assert json.loads((run / "result.json").read_text()) == result
     names = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {name for name in names if name.startswith("pictures/")}
@@ -110,6 +112,7 @@ def test_every_format_can_be_trained_on_and_predicted(kind, tmp_path):
     done = run_command("predict", run, path, "--out", tmp_path / "p.csv", "--device", "cpu")
     assert done.exit_code == 0, done.output
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 21
+    assert f"\n{result['metric']}  " in done.stdout, "the score is called by its name"
 
 
 def test_the_model_is_the_one_that_the_library_trains(data, tmp_path):
@@ -137,7 +140,8 @@ def test_the_run_folder_says_what_was_asked_and_what_was_seen(data, tmp_path, mo
     told = json.loads((tmp_path / "result.json").read_text())
     assert told["seconds"] == round(sum(float(row["seconds"]) for row in rows), 2)
     log = (tmp_path / "log.txt").read_text()
-    assert "target kind: classification (2 classes); --task changes this" in log
+    words = "classification (2 classes, the largest: 50% clique); --task changes this"
+    assert f"target kind: {words}" in log
     assert "g: 20 graphs, 18 to train, 0 to validate, 2 to test" in log
     assert f"wrote {tmp_path}/model" in log
     assert log in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -208,6 +209,12 @@ def load_dataset(
         raise ValueError(f"{name} has no continuous vertex attributes; omit attributes=True")
     if attributes is None:
         attributes = entry.name not in _PAPER_WITHOUT_ATTRIBUTES
+        if not attributes and "x" in prepared.arrays:
+            warnings.warn(
+                f"{entry.name} is loaded without its vertex attributes, as in the paper: "
+                "attributes=True includes them, and so does reading its file",
+                stacklevel=2,
+            )
     return dataset_of(prepared, store, task, attributes)
 
 
