@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from jaxtyping import Float, Int
 METHODS = ("pca", "umap", "pacmap")
 SAMPLE = 10_000  # graphs that principal axes are computed from
 COMPONENTS = 32  # principal components that are kept at most
+FEWEST = 20  # graphs of a map by UMAP or PaCMAP, which look at the neighbours of each
 SEED = 0
 
 
@@ -65,17 +67,25 @@ def place_on_map(
 
     Raises:
         ImportError: the package is not installed.
+        ValueError: there are too few graphs for ``umap`` or ``pacmap``.
     """
-    if method == "pca" or len(coordinates) < 5:
+    if method == "pca":
         return coordinates[:, :2]
+    if len(coordinates) < FEWEST:
+        raise ValueError(
+            f"--map {method} needs at least {FEWEST} graphs; this collection has "
+            f"{len(coordinates)}: use --map pca"
+        )
     name = {"umap": "umap-learn", "pacmap": "pacmap"}[method]
     try:
         module: Any = __import__(method)
     except ImportError:
         raise ImportError(f"the map {method} needs another package: pip install {name}") from None
     options = {"random_state": SEED}
-    reducer = module.UMAP(**options) if method == "umap" else module.PaCMAP(**options)
-    return np.asarray(reducer.fit_transform(coordinates.astype(np.float32)), dtype=np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # both warn that a fixed seed makes them slower
+        reducer = module.UMAP(**options) if method == "umap" else module.PaCMAP(**options)
+        return np.asarray(reducer.fit_transform(coordinates.astype(np.float32)), dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 import csv
 import json
 
+import networkx as nx
 import pytest
-from samples import run_command
+from samples import FAST, as_options, labelled_path, run_command, write_json_lines
+
+from softperm.data.formats import read_graphs
 
 MOLECULES = ["CCO", "CCN", "CCCO", "CN", "CO", "CCC", "OCC", "NCC", "OC", "CNC", "COC", "CCCC"]
 
@@ -68,3 +71,40 @@ def test_bad_options_are_answered_in_one_sentence(trained, options, words):
     done = explain(trained, *options)
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+def test_names_that_look_like_markup_or_paths_stay_text(tmp_path):
+    """As class, target, vertex label and name of a graph: in tables, and in names of pictures."""
+    evil = "<script>alert(1)</script>"
+    words = ["aab", "ab", "bba", "abab", "ba", "bb"] * 2
+    graphs = [labelled_path(word) for word in words]
+    for graph in graphs:
+        nx.set_node_attributes(
+            graph, {v: evil for v, kind in graph.nodes(data="label") if kind == "a"}, "label"
+        )
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    kinds = [(evil, "fair")[i % 2] for i in range(len(graphs))]
+    for k in (0, 1):
+        part = slice(6 * k, 6 * k + 6)
+        write_json_lines(folder / f"<b>{k}.jsonl", graphs[part], **{evil: kinds[part]})
+    run, out, pictures = tmp_path / "run", tmp_path / "e.csv", tmp_path / "all" / "pictures"
+    settings = as_options(FAST)
+    done = run_command("train", folder, "--target", evil, "--out", run, *settings)
+    assert done.exit_code == 0, done.output
+    name = read_graphs(folder).ids[3]
+    assert "<b>" in name
+    options = ("--out", out, "--pictures", pictures, "--graphs", name, "--device", "cpu")
+    done = run_command("explain", run, folder, *options)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert {row["graph"] for row in rows} == {name}
+    assert {row["output"] for row in rows} == {evil, "fair"}
+    assert f"label {evil}" in {row["attribute"] for row in rows}
+    (picture,) = (tmp_path / "all").rglob("*.*")
+    assert (picture.parent, picture.suffix) == (pictures, ".png")
+    assert "<" not in picture.name
+    lines = tmp_path / "e.jsonl"
+    done = run_command("explain", run, folder, "--out", lines, "--graphs", name, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert json.loads(lines.read_text())["graph"] == name

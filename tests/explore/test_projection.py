@@ -1,5 +1,9 @@
 """Principal axes and neighbours of vectors."""
 
+import sys
+import warnings
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
@@ -57,7 +61,27 @@ def test_a_graph_alone_has_no_neighbours():
     assert index.shape == distance.shape == (1, 0)
 
 
-def test_a_missing_package_is_named():
-    points = np.zeros((9, 3))
-    with pytest.raises(ImportError, match="pip install pacmap"):
-        place_on_map(points, "pacmap")
+@pytest.mark.parametrize(("method", "package"), [("umap", "umap-learn"), ("pacmap", "pacmap")])
+def test_a_missing_package_is_named(monkeypatch, method, package):
+    monkeypatch.setitem(sys.modules, method, None)
+    with pytest.raises(ImportError, match=f"--map {method} .*: pip install {package}"):
+        place_on_map(np.zeros((30, 3)), method)
+
+
+@pytest.mark.parametrize(("method", "name"), [("umap", "UMAP"), ("pacmap", "PaCMAP")])
+def test_another_map_is_computed_from_all_coordinates_with_a_fixed_seed(monkeypatch, method, name):
+    """The packages are stood in for: they take long to compile."""
+
+    class Reducer:
+        def __init__(self, random_state):
+            self.seed = random_state
+
+        def fit_transform(self, points):
+            warnings.warn("n_jobs is overridden by random_state", stacklevel=1)
+            return points[:, ::-1][:, :2] + self.seed
+
+    monkeypatch.setitem(sys.modules, method, SimpleNamespace(**{name: Reducer}))
+    points = np.random.default_rng(0).normal(size=(30, 3))
+    np.testing.assert_allclose(place_on_map(points, method), points[:, [2, 1]], rtol=1e-6)
+    with pytest.raises(ValueError, match=f"--map {method} needs at least 20 graphs; .* has 5"):
+        place_on_map(points[:5], method)
