@@ -329,14 +329,14 @@ def _align(
         for part in torch.arange(total).split(int(estimator.batch_size)):
             report("aligning graphs", int(part[0]), total)
             batch = collection.batch(part).to(device)
-            vector = model.transform(batch).cpu().numpy()
+            d, views = model._align(batch)
+            vector = torch.cat([view.flatten(1) for view in views], 1).cpu().numpy()  # (B, Z)
             coordinates.append(axes.project(vector).astype(np.float32))
-            d = [each if each.ndim == 2 else each[0] for each in model.permutations(batch)]
-            entropies += [float(row_entropy(each)) for each in d]
-            plan = torch.cat(d).cpu().numpy()  # (V, P)
+            plan = (d if d.ndim == 2 else d[0]).cpu()  # (V, P)
+            entropies += [float(row_entropy(d)) for d in plan.split(batch.ptr.diff().tolist())]
             rows = int(drawings.ptr[int(part[0])])
-            summary.add(plan, batch.edge_index.cpu().numpy(), rows)
-            plans.append(plan)
+            summary.add(plan.numpy(), batch.edge_index.cpu().numpy(), rows)
+            plans.append(plan.numpy())
         report("aligning graphs", total, total)
     latent = summary.latent_vertices(drawings.ptr)
     space = VectorSpace(axes, np.concatenate(coordinates))
