@@ -13,10 +13,12 @@ import argparse
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 MOVING = """async ([count, kind]) => {
     const { map } = window.page;
@@ -69,22 +71,21 @@ def build() -> str:
     """The page of QM9."""
     from softperm import PiGNNRegressor
     from softperm.data.datasets import load_dataset
+    from softperm.data.datasets.splits import Split
     from softperm.explore.contents import gather
     from softperm.explore.write_page import page_html
     from softperm.progress import progress_bars
-    from softperm.training.sources import encode_dataset
+    from softperm.training.sources import from_dataset
 
     dataset = load_dataset("QM9", None)
-    sample = np.random.default_rng(0).choice(len(dataset), 2000, replace=False)
+    sample, none = torch.randperm(len(dataset))[:2000], torch.arange(0)
+    data = from_dataset(dataset, ["alpha"], test_fraction=0.1, validation_fraction=0.0, seed=0)
+    estimator = PiGNNRegressor(epochs=20, progress=False)
+    estimator.fit_data(replace(data, split=Split(sample, none, none)), torch.device("cpu"))
     targets = dict(zip(dataset.target_names, dataset.y.double().numpy().T, strict=True))
-    estimator = PiGNNRegressor(epochs=20, device="cpu", progress=False)
-    estimator.fit(dataset.graphs(sample), targets["alpha"][sample])
-    estimator.target_names_ = ("alpha",)
-    dataset, collection = encode_dataset("QM9", None, estimator.vocabulary_)
     with progress_bars() as report:
         contents = gather(
-            estimator, collection, list(map(str, range(len(dataset)))), targets, name="QM9",
-            report=report,
+            estimator, dataset.collection, data.ids, targets, name="QM9", report=report,
         )  # fmt: skip
     return page_html(contents)
 

@@ -55,7 +55,7 @@ def explain(
         str | None, typer.Option(help="Class or target to explain; all of them in the table.")
     ] = None,
     through_network: Annotated[
-        bool, typer.Option(help="Let the soft permutation depend on the features of vertices.")
+        bool, typer.Option(help="Explain by the features that the soft permutation depends on.")
     ] = False,
     probabilities: Annotated[
         bool, typer.Option(help="Explain probabilities in place of logits.")
@@ -77,9 +77,11 @@ def explain(
 ) -> None:
     """Explain each prediction by the contributions of vertices, edges and attributes.
 
-    The contributions of a graph add up to its output minus that of the empty graph. Pictures shade
-    vertices and edges by their contribution to --output, by default the predicted class. Deletion
-    curves show how the output falls when the largest contributions are removed first.
+    The contributions of a graph add up to its output minus that of the empty graph or, with
+    --through-network, of the same graph with features of zero. If a network and a forest predict
+    together, the network's part is explained. Pictures shade vertices and edges by their
+    contribution to --output, by default the predicted class. Deletion curves show how the output
+    falls when the largest contributions are removed first.
     """
     from softperm.progress import progress_bars
 

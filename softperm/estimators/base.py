@@ -350,7 +350,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         Args:
             graphs: as for ``predict``.
             through_network: let the soft permutation depend on the features of vertices, in place
-                of holding it fixed; see :class:`softperm.nn.attribution.Explainer`.
+                of holding it fixed; the baseline is the same graph with features of zero. See
+                :class:`softperm.nn.attribution.Explainer`.
             reference: graphs whose mean aligned matrices are the baseline in place of the empty
                 graph.
             probabilities: explain probabilities of classes or answers in place of logits.

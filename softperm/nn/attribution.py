@@ -196,8 +196,9 @@ class Explainer:
         reference: aligned matrices of the baseline, such as the means of :meth:`aligned` over
             training graphs. By default they are zero: the empty graph.
         through_network: whether the soft permutation moves along the path. Then the structural
-            features and attributes of each vertex grow from zero together with edges; the message
-            passing of an encoder runs over all edges throughout.
+            features and attributes of all vertices grow from zero, and the baseline is the same
+            graph with zeros in their place: its edges stay, but vertices cannot be told apart.
+            Edges receive no contributions of their own.
         tolerance: largest completeness error relative to the largest difference of an output from
             the baseline.
     """
@@ -214,7 +215,7 @@ class Explainer:
             raise ValueError(f"tolerance must be between 0 and 1; got {tolerance}")
         if through_network and reference is not None:
             raise ValueError(
-                "through the whole network the baseline is the same graph with all numbers zero: "
+                "through the whole network the baseline is the same graph with features of zero: "
                 "leave out either reference or through_network"
             )
         self.model = copy.deepcopy(model).cpu().double().eval()
@@ -241,27 +242,9 @@ class Explainer:
         batch = self._read(graph)
         with torch.no_grad():
             encoded = self.model.encode(batch)
-            plans = _plans(self.model.permutation(encoded))  # K times (N, P)
-            aligned = [view(d, encoded)[0] for d in plans for view in self.model.views]
-            start = self.reference or [torch.zeros_like(z) for z in aligned]
-            pairs = [torch.stack(pair) for pair in zip(start, aligned, strict=True)]
-            baseline, outputs = self._head(pairs)  # (C,), (C,)
         parts = _Parts(self.model, batch, encoded)
-        constant = torch.zeros_like(outputs)
-        if self.through_network:
-            deltas = parts.values * len(plans) + [batch.structure, parts.x]
-            gradients = integrate(
-                lambda t: self._moving(batch, parts, t), deltas, baseline, outputs, self.tolerance
-            )
-        else:
-            deltas = [z - z0 for z, z0 in zip(aligned, start, strict=True)]
-            gradients = integrate(
-                lambda t: self._fixed(start, deltas, t), deltas, baseline, outputs, self.tolerance
-            )
-            for gradient, z0 in zip(gradients, start, strict=True):
-                constant -= _inner(gradient, z0)
-            gradients = parts.push_back(gradients, plans, encoded)
-            gradients += [torch.zeros(len(outputs), *f.shape) for f in (batch.structure, parts.x)]
+        explain = self._through_network if self.through_network else self._with_fixed_plans
+        baseline, outputs, gradients, constant = explain(batch, encoded, parts)
         edges, attributes, structure = parts.contributions(gradients, batch.structure)
         total = edges.sum((0, 1)) + attributes.sum((0, 1)) + structure.sum((0, 1)) + constant
         return Explanation(
@@ -288,36 +271,48 @@ class Explainer:
         with torch.no_grad():
             return self.model.embedding(self.model.standardise(batch))
 
-    def _fixed(
-        self, start: Sequence[Tensor], deltas: Sequence[Tensor], t: Float[Tensor, " n"]
-    ) -> tuple[Float[Tensor, "n C"], list[Tensor]]:
-        """Outputs and their gradients with respect to the aligned matrices, D held fixed."""
-        path = [
-            (z0 + t.view(-1, *[1] * z0.ndim) * delta).requires_grad_()
-            for z0, delta in zip(start, deltas, strict=True)
-        ]
-        outputs = self._head(path)
-        return outputs.detach(), _gradients(outputs, path)
+    def _with_fixed_plans(
+        self, batch: GraphBatch, encoded: GraphBatch, parts: _Parts
+    ) -> tuple[Tensor, Tensor, list[Tensor], Tensor]:
+        """Outputs at both ends of the path, gradients, and what the reference contributes."""
+        with torch.no_grad():
+            plans = _plans(self.model.permutation(encoded))  # K times (N, P)
+            aligned = [view(d, encoded)[0] for d in plans for view in self.model.views]
+            start = self.reference or [torch.zeros_like(z) for z in aligned]
+            pairs = [torch.stack(pair) for pair in zip(start, aligned, strict=True)]
+            baseline, outputs = self._head(pairs)  # (C,), (C,)
+        deltas = [z - z0 for z, z0 in zip(aligned, start, strict=True)]
 
-    def _moving(
-        self, batch: GraphBatch, parts: _Parts, t: Float[Tensor, " n"]
-    ) -> tuple[Float[Tensor, "n C"], list[Tensor]]:
-        """Outputs and their gradients with respect to the graph's own numbers, D included.
+        def evaluate(t: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n C"], list[Tensor]]:
+            path = [
+                (z0 + t.view(-1, *[1] * z0.ndim) * delta).requires_grad_()
+                for z0, delta in zip(start, deltas, strict=True)
+            ]
+            values = self._head(path)
+            return values.detach(), _gradients(values, path)
 
-        The aligned matrices are t times those of the graph with its D at t.
-        """
-        copies, inputs = _repeat(batch, parts.x, t)
-        moved = self.model.encode(copies)
-        plans = _plans(self.model.permutation(moved))  # K times (n · N, P)
-        whole = moved.__copy__()  # its attributes do not shrink a second time
-        whole.x = parts.x.repeat(len(t), 1)
-        views = [view(d, whole) for d in plans for view in self.model.views]
-        path = [t.view(-1, *[1] * (z.ndim - 1)) * z for z in views]
-        outputs = self._head(path)
-        gradients = _gradients(outputs, [*path, *inputs])
-        by_view, by_features = gradients[: len(path)], gradients[len(path) :]
-        fixed = [d.detach().view(len(t), -1, d.shape[1]) for d in plans]  # (n, N, P)
-        return outputs.detach(), parts.push_back(by_view, fixed, whole) + by_features
+        gradients = integrate(evaluate, deltas, baseline, outputs, self.tolerance)
+        constant = -_sum([_inner(g, z0) for g, z0 in zip(gradients, start, strict=True)])
+        still = [torch.zeros(len(outputs), *f.shape) for f in (batch.structure, parts.x)]
+        return baseline, outputs, parts.push_back(gradients, plans, encoded) + still, constant
+
+    def _through_network(
+        self, batch: GraphBatch, encoded: GraphBatch, parts: _Parts
+    ) -> tuple[Tensor, Tensor, list[Tensor], Tensor]:
+        """As :meth:`_with_fixed_plans`, along a path on which the features of vertices grow."""
+
+        def evaluate(t: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n C"], list[Tensor]]:
+            copies, inputs = _repeat(batch, parts.x, t)
+            moved = self.model.encode(copies)
+            plans = _plans(self.model.permutation(moved))  # K times (n · N, P)
+            values = self._head([view(d, moved) for d in plans for view in self.model.views])
+            return values.detach(), _gradients(values, inputs)
+
+        (baseline, outputs), _ = evaluate(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        deltas = [batch.structure, parts.x]
+        gradients = integrate(evaluate, deltas, baseline, outputs, self.tolerance)
+        still = [torch.zeros(len(outputs), *values.shape) for values in parts.values]
+        return baseline, outputs, still + gradients, torch.zeros_like(outputs)
 
 
 class _Parts:

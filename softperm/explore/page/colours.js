@@ -25,6 +25,16 @@ export function rampColour(t) {
   return CIVIDIS[low].map((c, i) => Math.round(c + (at - low) * (CIVIDIS[low + 1][i] - c)));
 }
 
+/** Whether the page is dark: the system's choice, or the button's. */
+export function isDark() {
+  return getComputedStyle(document.documentElement).colorScheme.startsWith("dark");
+}
+
+/** The colour of a number between 0 and 1 on the map: none is as dark as a dark page. */
+export function dotColour(t) {
+  return rampColour(isDark() ? 0.3 + 0.7 * t : t);
+}
+
 export function css([r, g, b]) {
   return `rgb(${r} ${g} ${b})`;
 }
@@ -70,7 +80,7 @@ export function columnColours(column) {
     return { colours, range: null };
   }
   const [low, high] = typicalRange(values);
-  const steps = Array.from({ length: 256 }, (_, k) => rampColour(k / 255));
+  const steps = Array.from({ length: 256 }, (_, k) => dotColour(k / 255));
   for (let i = 0; i < values.length; i++) {
     const step = Math.round((255 * (values[i] - low)) / (high - low || 1));
     colours.set(Number.isNaN(step) ? UNKNOWN : steps[Math.max(0, Math.min(255, step))], 3 * i);

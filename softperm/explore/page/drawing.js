@@ -33,7 +33,7 @@ export function drawGraph(graph, labelNames, paint, { title, small = false, onve
     const parts = [svg("circle", { cx, cy, r: radius, fill: paint.fill(u), class: u === mark ? "marked" : "vertex" })];
     if (!small && graph.size <= LETTERS) {
       const size = Math.min(radius * 1.1, 9);
-      parts.push(svg("text", { x: cx, y: cy, "font-size": size.toFixed(1), class: "vertex-text" }, paint.text(u)));
+      parts.push(svg("text", { x: cx, y: cy, "font-size": size.toFixed(1), class: "vertex-text" }, abbreviated(String(paint.text(u)))));
     }
     if (paint.title) parts.push(svg("title", {}, paint.title(u)));
     const pick = onvertex ? { onclick: () => onvertex(u), class: "pickable" } : {};
@@ -45,6 +45,11 @@ export function drawGraph(graph, labelNames, paint, { title, small = false, onve
     svg("g", { class: "edges" }, lines),
     dots,
   );
+}
+
+/** A label that fits into a vertex; the whole is in the vertex's title. */
+function abbreviated(label) {
+  return label.length > 3 ? `${label.slice(0, 2)}…` : label;
 }
 
 const jobs = new WeakMap(); // the function that draws each small picture
@@ -93,9 +98,12 @@ export function assignmentPaint(graph, labelNames) {
 function describeVertex(graph, u, labelNames) {
   const row = graph.row(u);
   const ranked = [...row.keys()].sort((p, q) => row[q] - row[p]).slice(0, 3);
-  const label = labelNames.length ? ` (${labelNames[graph.label[u]]})` : "";
   const parts = ranked.map((p) => `latent ${p}: ${percent(row[p])}`);
-  return `vertex ${u}${label}: ${parts.join(", ")}`;
+  return `${vertexName(graph, u, labelNames)}: ${parts.join(", ")}`;
+}
+
+function vertexName(graph, u, labelNames) {
+  return labelNames.length ? `vertex ${u} (${labelNames[graph.label[u]]})` : `vertex ${u}`;
 }
 
 /** Vertices and edges shaded by their contribution to one output. */
@@ -109,7 +117,7 @@ export function explanationPaint(graph, labelNames, output, outputs) {
   return {
     fill: (u) => contributionColour(vertex(u) / largest),
     text: (u) => labelNames[graph.label[u]] ?? "",
-    title: (u) => `vertex ${u}: contributes ${short(vertex(u))}`,
+    title: (u) => `${vertexName(graph, u, labelNames)}: contributes ${short(vertex(u))}`,
     stroke: (e) => contributionColour(edge(e) / largest),
     width: (e) => 1.6 + (4 * Math.abs(edge(e))) / largest,
     edgeTitle: (e) => `edge ${graph.edges[e][0]}–${graph.edges[e][1]}: contributes ${short(edge(e))}`,
@@ -131,10 +139,7 @@ export function matchingPaints(first, second, image, labelNames) {
       agrees,
       fill: (u) => (translate(u) >= 0 ? "var(--matched)" : "var(--uniform)"),
       text: (u) => (translate(u) >= 0 ? number(u) : "–"),
-      title: (u) => {
-        const label = labelNames.length ? ` (${labelNames[graph.label[u]]})` : "";
-        return `vertex ${u}${label}: ${translate(u) >= 0 ? `matched with vertex ${translate(u)}` : "no match"}`;
-      },
+      title: (u) => `${vertexName(graph, u, labelNames)}: ${translate(u) >= 0 ? `matched with vertex ${translate(u)}` : "no match"}`,
       stroke: (e) => (agrees[e] ? "var(--edge)" : "var(--against)"),
       width: (e) => (agrees[e] ? 1.6 : 2.8),
       dashed: (e) => !agrees[e],

@@ -1,6 +1,6 @@
 // The page: the map on one side, panels on the other.
 
-import { categoryColour, columnColours, css, rampColour } from "./colours.js";
+import { categoryColour, columnColours, css, dotColour, isDark } from "./colours.js";
 import { showComparison } from "./compare_panel.js";
 import { Collection } from "./data.js";
 import { h, plural, short } from "./elements.js";
@@ -63,7 +63,7 @@ class Page {
     element("second").addEventListener("click", () => this.setChoosing(!this.choosingSecond));
     element("reset").addEventListener("click", () => this.map.reset());
     element("theme").addEventListener("click", () => this.#switchTheme());
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.map.draw());
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#recolour());
     document.addEventListener("keydown", (event) => {
       if (event.target.matches("input:not([type=checkbox]), select, textarea")) return;
       if (event.key === "/") {
@@ -76,10 +76,12 @@ class Page {
   }
 
   #switchTheme() {
-    const root = document.documentElement;
-    const dark = getComputedStyle(root).colorScheme.startsWith("dark");
-    root.dataset.theme = dark ? "light" : "dark";
-    this.map.draw();
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    this.#recolour();
+  }
+
+  #recolour() {
+    this.colourBy(Number(element("colour").value));
   }
 
   setLassoing(on) {
@@ -281,7 +283,7 @@ class Page {
 }
 
 function ramp([low, high]) {
-  const stops = Array.from({ length: 10 }, (_, k) => css(rampColour(k / 9)));
+  const stops = Array.from({ length: 10 }, (_, k) => css(dotColour(k / 9)));
   return [h("span", {}, short(low)), h("span", { class: "ramp", style: { background: `linear-gradient(to right, ${stops.join(",")})` } }), h("span", {}, short(high))];
 }
 
