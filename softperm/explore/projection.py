@@ -73,8 +73,8 @@ def place_on_map(
         return coordinates[:, :2]
     if len(coordinates) < FEWEST:
         raise ValueError(
-            f"--map {method} needs at least {FEWEST} graphs; this collection has "
-            f"{len(coordinates)}: use --map pca"
+            f"the map {method} needs at least {FEWEST} graphs; this collection has "
+            f"{len(coordinates)}: use pca"
         )
     name = {"umap": "umap-learn", "pacmap": "pacmap"}[method]
     try:

@@ -64,7 +64,7 @@ def test_a_graph_alone_has_no_neighbours():
 @pytest.mark.parametrize(("method", "package"), [("umap", "umap-learn"), ("pacmap", "pacmap")])
 def test_a_missing_package_is_named(monkeypatch, method, package):
     monkeypatch.setitem(sys.modules, method, None)
-    with pytest.raises(ImportError, match=f"--map {method} .*: pip install {package}"):
+    with pytest.raises(ImportError, match=f"{method} .*: pip install {package}"):
         place_on_map(np.zeros((30, 3)), method)
 
 
@@ -83,5 +83,5 @@ def test_another_map_is_computed_from_all_coordinates_with_a_fixed_seed(monkeypa
     monkeypatch.setitem(sys.modules, method, SimpleNamespace(**{name: Reducer}))
     points = np.random.default_rng(0).normal(size=(30, 3))
     np.testing.assert_allclose(place_on_map(points, method), points[:, [2, 1]], rtol=1e-6)
-    with pytest.raises(ValueError, match=f"--map {method} needs at least 20 graphs; .* has 5"):
+    with pytest.raises(ValueError, match=f"{method} needs at least 20 graphs; .* has 5"):
         place_on_map(points[:5], method)
