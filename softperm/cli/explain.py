@@ -36,7 +36,7 @@ from softperm.settings import names_in
 
 if TYPE_CHECKING:
     from softperm.data.collection import Collection
-    from softperm.estimators.base import PiGNNEstimator
+    from softperm.estimators.pignn import PiGNNEstimator
     from softperm.nn.attribution import Explanation
 
 PICTURED = 50  # pictures without --graphs

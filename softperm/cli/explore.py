@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from softperm.estimators.base import PiGNNEstimator
+    from softperm.estimators.pignn import PiGNNEstimator
     from softperm.explore.contents import Contents
     from softperm.search import GraphIndex
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from softperm.data.collection import Collection
-    from softperm.estimators.base import PiGNNEstimator
+    from softperm.estimators.pignn import PiGNNEstimator
     from softperm.estimators.streaming import Summary
 
 ENGINES = ("local", "ray")
@@ -94,7 +94,7 @@ def model_folder(run: str) -> str:
 
 def load_model(run: str, device: str) -> PiGNNEstimator:
     """The π-GNN of a run folder, of a model folder, or of the Hub."""
-    from softperm.estimators.base import load_estimator
+    from softperm.estimators.pignn import load_estimator
 
     return load_estimator(model_folder(run), device)
 

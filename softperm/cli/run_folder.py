@@ -17,8 +17,7 @@ from torch import Tensor
 
 from softperm.cli.console import as_text
 from softperm.data.collection import Collection
-from softperm.estimators.base import PiGNNEstimator
-from softperm.estimators.regressor import r_squared
+from softperm.estimators.pignn import PiGNNEstimator, r_squared
 from softperm.files import write_atomically
 from softperm.pyg import Data
 from softperm.training.checkpoints import read_checkpoint

@@ -16,7 +16,7 @@ from softperm.data.collection import Collection
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.distance.matrix import frobenius_intervals
-from softperm.estimators.base import Graphs, PiGNNEstimator
+from softperm.estimators.pignn import Graphs, PiGNNEstimator
 from softperm.pyg import Data
 from softperm.settings import RECOMMENDED, AlignerConfig, choose
 from softperm.training.data import TrainingData, divide

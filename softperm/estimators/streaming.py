@@ -32,7 +32,7 @@ from softperm.data.formats.tables import Record, Unreadable, as_column, parse_ce
 from softperm.data.result_files import Results, join_parts, write_part
 from softperm.data.vocabulary import UnseenLabels
 from softperm.errors import GraphError, GraphWarning
-from softperm.estimators.base import PiGNNEstimator, load_estimator
+from softperm.estimators.pignn import PiGNNEstimator, load_estimator
 from softperm.files import exclusive, remove_abandoned, write_atomically
 from softperm.parallel import cores, map_in_processes
 from softperm.progress import Report, silent

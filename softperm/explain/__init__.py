@@ -1,6 +1,6 @@
 """Which vertices and edges a prediction rests on, and how far an explanation can be trusted.
 
-:meth:`softperm.estimators.base.PiGNNEstimator.explain` computes contributions; this package tests
+:meth:`softperm.estimators.pignn.PiGNNEstimator.explain` computes contributions; this package tests
 them by deletion, hands them to PyTorch Geometric's metrics, and draws them.
 """
 

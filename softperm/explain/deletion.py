@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.data.features import structural_features
-from softperm.estimators.base import PiGNNEstimator
+from softperm.estimators.pignn import PiGNNEstimator
 from softperm.nn.attribution import Explanation
 
 PARTS = ("edges", "vertices")
@@ -59,7 +59,7 @@ def deletion_curve(
     """Removes parts of a graph in the order of their contributions and predicts again.
 
     Structural features are those of what is left of the graph. Outputs are those of the whole
-    estimator, as :meth:`~softperm.estimators.base.PiGNNEstimator.explain` states them; those of
+    estimator, as :meth:`~softperm.estimators.pignn.PiGNNEstimator.explain` states them; those of
     classes are probabilities.
 
     Args:
@@ -103,7 +103,7 @@ def without(
     """Versions of one graph from which vertices and edges are removed.
 
     Args:
-        collection: one graph, encoded by :meth:`~softperm.estimators.base.PiGNNEstimator.collect`.
+        collection: one graph, encoded by :meth:`~softperm.estimators.pignn.PiGNNEstimator.collect`.
         vertices: for each version, the vertices that are kept.
         edges: for each version, the directed edges that are kept; both directions of an edge must
             agree. An edge without one of its vertices is removed too.

@@ -13,7 +13,7 @@ from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 from torch_geometric.nn import MessagePassing
 
 from softperm.data.collection import Collection
-from softperm.estimators.base import PiGNNEstimator
+from softperm.estimators.pignn import PiGNNEstimator
 from softperm.explain.deletion import without
 
 
@@ -79,7 +79,7 @@ class PiGNNExplainer(ExplainerAlgorithm):
     negative.
 
     Args:
-        through_network: see :meth:`~softperm.estimators.base.PiGNNEstimator.explain`.
+        through_network: see :meth:`~softperm.estimators.pignn.PiGNNEstimator.explain`.
         tolerance: largest error of the sums, relative to the largest difference.
     """
 

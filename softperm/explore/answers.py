@@ -18,7 +18,7 @@ from softperm.data.formats.json_lines import node_link_graph
 from softperm.data.graphs import as_graph
 from softperm.distance import EditCosts, edit_distance
 from softperm.errors import errors_about_graph
-from softperm.estimators.base import PiGNNEstimator
+from softperm.estimators.pignn import PiGNNEstimator
 from softperm.explore.contents import (
     EXPLANATION_TOLERANCE,
     NEIGHBOURS,

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softperm.data.collection import Collection
-from softperm.estimators.base import PiGNNEstimator
+from softperm.estimators.pignn import PiGNNEstimator
 from softperm.explore.latent import LatentSummary, LatentVertex
 from softperm.explore.layout import lay_out
 from softperm.explore.projection import SAMPLE, PrincipalAxes, VectorSpace, place_on_map

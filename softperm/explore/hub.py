@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from softperm.estimators.base import PiGNNEstimator, load_estimator
+from softperm.estimators.pignn import PiGNNEstimator, load_estimator
 from softperm.nn.model_folder import CONFIG, WEIGHTS
 
 FILES = ("curve.png", "curve.csv", "result.json", "explore.html")

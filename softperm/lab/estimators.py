@@ -20,9 +20,13 @@ from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.data.features import VertexFeatures
-from softperm.estimators.base import Graphs, PiGNNEstimator, load_estimator
-from softperm.estimators.classifier import PiGNNClassifier
-from softperm.estimators.regressor import PiGNNRegressor
+from softperm.estimators.pignn import (
+    Graphs,
+    PiGNNClassifier,
+    PiGNNEstimator,
+    PiGNNRegressor,
+    load_estimator,
+)
 from softperm.lab.baselines.forest import GraphForest
 from softperm.lab.systems import (
     PI_GNN,

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
-from softperm.estimators.base import SHARPNESS_GRAPHS
+from softperm.estimators.pignn import SHARPNESS_GRAPHS
 from softperm.lab.configurations import (
     FOREST,
     FORESTS,

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from softperm.data.datasets.catalogue import known_names
-from softperm.estimators.base import UNIFORM_ENTROPY
+from softperm.estimators.pignn import UNIFORM_ENTROPY
 from softperm.explore.plots import drawing, log_where_wide, plain_text
 from softperm.files import CSVWriter, write_atomically
 from softperm.lab.recipes import quoted

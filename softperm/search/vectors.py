@@ -15,7 +15,7 @@ from softperm.files import write_atomically
 from softperm.search.index import GraphIndex, Hit, SearchResult
 
 if TYPE_CHECKING:
-    from softperm.estimators.base import PiGNNEstimator
+    from softperm.estimators.pignn import PiGNNEstimator
 
 FORMAT = "softperm vectors 1"
 AT_ONCE = 4096  # graphs whose vectors are computed together
@@ -188,7 +188,7 @@ class VectorIndex:
         Raises:
             ValueError: there are no vectors, or a file is damaged.
         """
-        from softperm.estimators.base import load_estimator
+        from softperm.estimators.pignn import load_estimator
 
         faiss, path = _faiss(), Path(folder)
         try:

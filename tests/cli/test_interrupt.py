@@ -23,7 +23,7 @@ import sys, time
 from contextlib import contextmanager
 from softperm.cli import main
 from softperm.cli import run_folder
-from softperm.estimators import base
+from softperm.estimators import pignn as base
 from softperm.explore import plots
 from softperm.training import loop
 
@@ -131,7 +131,7 @@ def test_one_interrupt_ends_the_epoch_and_two_end_it_at_once(presses, data, tmp_
 
         yield report
 
-    monkeypatch.setattr("softperm.estimators.base.progress_bars", pressing)
+    monkeypatch.setattr("softperm.estimators.pignn.progress_bars", pressing)
     done = run_command(*command(data, tmp_path / "run"))
     assert done.exit_code == 130
     assert "Traceback" not in done.output

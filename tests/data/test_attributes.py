@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from softperm import PiGNNClassifier
 from softperm.data.formats import read_graphs
 from softperm.data.graphs import as_graph, as_graphs
-from softperm.estimators.base import UniformPermutationsWarning
+from softperm.estimators.pignn import UniformPermutationsWarning
 from softperm.settings import FieldNames
 
 EDGES = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])

@@ -7,7 +7,7 @@ import torch
 from samples import FAST, rings_and_cliques
 
 from softperm import PiGNNClassifier
-from softperm.estimators.base import UniformPermutationsWarning
+from softperm.estimators.pignn import UniformPermutationsWarning
 
 GRAPHS, KIND = rings_and_cliques(12)
 WHOLE = {**FAST, "validation_fraction": 0.0}

@@ -19,7 +19,8 @@ from softperm.data.graphs import as_graphs
 from softperm.data.molecules import read_each, read_symbols
 from softperm.data.vocabulary import UnseenLabels, Vocabulary
 from softperm.errors import GraphError
-from softperm.estimators import base, streaming
+from softperm.estimators import pignn as base
+from softperm.estimators import streaming
 from softperm.estimators.streaming import ShardWorker, run_shards, write_table
 from softperm.files import exclusive
 
@@ -74,7 +75,7 @@ def test_rows_equal_those_in_memory_whatever_the_cuts(trained, tmp_path):
 KILLED = """
 import sys
 from softperm.cli import main
-from softperm.estimators import base, streaming
+from softperm.estimators import pignn as base, streaming
 streaming.ROWS = 40
 sys.argv = ["softperm", *{arguments!r}]
 main()

@@ -131,7 +131,7 @@ def pressed(monkeypatch):
 
         yield report
 
-    monkeypatch.setattr("softperm.estimators.base.progress_bars", pressing)
+    monkeypatch.setattr("softperm.estimators.pignn.progress_bars", pressing)
 
 
 def test_ctrl_c_without_a_checkpoint_leaves_an_estimator_that_is_not_fitted(pressed):

@@ -10,7 +10,7 @@ import numpy as np
 
 from softperm.data.graphs import as_graph
 from softperm.estimators import PiGNNClassifier
-from softperm.estimators.base import UniformPermutationsWarning
+from softperm.estimators.pignn import UniformPermutationsWarning
 from softperm.pyg import Data
 
 

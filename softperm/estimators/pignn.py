@@ -1,4 +1,4 @@
-"""What classifier and regressor share: everything but the meaning of ``y``."""
+"""π-GNN behind scikit-learn's interface: the shared estimator, the classifier and the regressor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.exceptions import NotFittedError
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError, UndefinedMetricWarning
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
@@ -49,7 +49,22 @@ from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.forest import GraphForest, mean_with_network
 from softperm.training.loop import Epoch, FitResult, TrainingInterrupted, fit
 from softperm.training.stack import fit_stack
-from softperm.training.tasks import Task, class_factors, mean_prediction, weight_array
+from softperm.training.tasks import (
+    Classification,
+    MultiLabel,
+    Regression,
+    Task,
+    check_classes,
+    class_array,
+    class_factors,
+    encode_answers,
+    encode_classes,
+    encode_numbers,
+    find_classes,
+    mean_prediction,
+    target_array,
+    weight_array,
+)
 
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
 BATCH_VERTICES = (1 << 12, 1 << 17)  # of a batch that is not trained on, on a CPU and on a GPU
@@ -992,3 +1007,195 @@ def signature_of(sources: Sequence[type], changed: Mapping[str, Any]) -> inspect
 
 
 PiGNNEstimator.__init__.__signature__ = signature_of(SOURCES, RECOMMENDED)  # type: ignore[attr-defined]
+
+
+class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
+    """Classifies graphs by aligning them to learnt latent vertices.
+
+    ``y`` is one class per graph (strings, whole numbers or booleans), or a matrix (B, T) of
+    yes-or-no answers (1, 0, and NaN where unknown).
+    """
+
+    classes_: np.ndarray
+
+    def predict(self, graphs: Graphs) -> np.ndarray:
+        """The most likely class of each graph, or the likelier answer to each question."""
+        return self.decode(self._outputs(graphs))
+
+    def predict_proba(self, graphs: Graphs) -> np.ndarray:
+        """Probability of each class (B, classes), or of a yes to each question (B, T)."""
+        return self.probabilities(self._outputs(graphs))
+
+    def decode(self, outputs: Float[Tensor, "B C"]) -> np.ndarray:
+        """The predictions that follow from the network's outputs."""
+        chances = self.probabilities(outputs)
+        if isinstance(self.task_, MultiLabel):
+            return (chances > 0.5).astype(np.int64)
+        return self.classes_[chances.argmax(axis=1)]
+
+    def probabilities(self, outputs: Float[Tensor, "B C"]) -> np.ndarray:
+        """The probabilities that follow from the network's outputs."""
+        several = isinstance(self.task_, MultiLabel)
+        return (outputs.double().sigmoid() if several else outputs.double().softmax(1)).numpy()
+
+    def score(self, graphs: Graphs, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy; for a matrix of answers, the ROC-AUC averaged over its columns."""
+        self._check_fitted()
+        if isinstance(self.task_, MultiLabel):
+            if sample_weight is not None:
+                raise ValueError("sample_weight is for classes, not for a matrix of answers")
+            outputs = self._outputs(graphs)
+            return self.task_.score(outputs, self._encode_targets(y, len(outputs)))
+        return super().score(graphs, y, sample_weight)
+
+    def _explained(self, outputs: Float[Tensor, "B C"], probabilities: bool) -> Tensor:
+        """Only differences of the logits of classes matter; answers have logits of their own."""
+        if isinstance(self.task_, MultiLabel):
+            return outputs.sigmoid() if probabilities else outputs
+        return outputs.softmax(1) if probabilities else outputs - outputs.mean(1, keepdim=True)
+
+    def _explained_words(self, probabilities: bool) -> str:
+        several = len(self.models_) > 1
+        each = "answers" if isinstance(self.task_, MultiLabel) else "classes"
+        if probabilities:
+            return f"probabilities of {each}" + " (means of the networks)" * several
+        mean = "means of the networks' " if several else ""
+        return f"{mean}logits of {each}" + ", centred" * (each == "classes")
+
+    def _output_names(self) -> Sequence[object]:
+        return self.target_names_ if self._labels is not None else self.classes_.tolist()
+
+    def _read_targets(self, y: Any, count: int) -> Tensor:
+        values = class_array(y, count)
+        if values.ndim == 2:
+            self.classes_, self._labels = np.array([0, 1]), values.shape[1]
+        else:
+            self.classes_, self._labels = find_classes(values), None
+        return self._encode_targets(values, count)
+
+    def _encode_targets(self, y: Any, count: int) -> Tensor:
+        values = class_array(y, count)
+        if self._labels is None:
+            return encode_classes(values, self.classes_)
+        if values.ndim == 1 and self._labels == 1:
+            values = values[:, None]
+        if values.ndim != 2 or values.shape[1] != self._labels:
+            raise ValueError(f"y must have shape ({count}, {self._labels}); got {values.shape}")
+        return encode_answers(values)
+
+    def _class_weight(self, class_weight: Any) -> Any:
+        if self._labels is not None or not isinstance(class_weight, dict):
+            return class_weight
+        codes = {value: code for code, value in enumerate(self.classes_.tolist())}
+        if unknown := [each for each in class_weight if each not in codes]:
+            raise ValueError(f"class_weight has class {unknown[0]!r}, which is not in y")
+        return {codes[each]: weight for each, weight in class_weight.items()}
+
+    def _make_task(self, y: Tensor, weight: Tensor | None = None) -> Task:
+        if self._labels is None:
+            return Classification(len(self.classes_))
+        return MultiLabel(self._labels)
+
+    def _take_targets(self, data: TrainingData) -> None:
+        self._labels = None if data.classes is not None else data.y.shape[1]
+        self.classes_ = np.array([0, 1]) if data.classes is None else data.classes
+
+    def _targets_config(self) -> dict[str, Any]:
+        classes = self.classes_.tolist()
+        return {"classes": classes, "labels": self._labels, "metric": self.task_.metric}
+
+    def _set_targets(self, config: dict[str, Any]) -> None:
+        self.classes_, self._labels = np.asarray(config["classes"]), config["labels"]
+        check_classes(self.classes_)
+        self.task_ = self._make_task(torch.empty(0))
+        if isinstance(self.task_, MultiLabel):
+            self.task_ = MultiLabel(self._labels, config.get("metric", self.task_.metric))
+
+
+class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
+    """Predicts numbers of graphs by aligning them to learnt latent vertices.
+
+    ``y`` is one number per graph, or several (B, T), NaN where unknown. Targets are standardised
+    for training; predictions are in their own units.
+    """
+
+    def predict(self, graphs: Graphs) -> np.ndarray:
+        """The predicted numbers, (B,) or (B, T) as ``y`` was."""
+        return self.decode(self._outputs(graphs))
+
+    def decode(self, outputs: Float[Tensor, "B T"]) -> np.ndarray:
+        """The network's outputs in the units of the targets."""
+        assert isinstance(self.task_, Regression)
+        return self.task_.decode(outputs).numpy().reshape(len(outputs), *self._shape)
+
+    def score(self, graphs: Graphs, y: Any, sample_weight: Any = None) -> float:
+        """R², averaged over the targets; graphs whose target is unknown (NaN) do not count."""
+        self._check_fitted()
+        graphs = list(graphs)
+        known = self._encode_targets(y, len(graphs)).numpy()  # (B, T)
+        predicted = self.predict(graphs).reshape(known.shape)
+        return r_squared(known, predicted, sample_weight)
+
+    def _explained(self, outputs: Float[Tensor, "B T"], probabilities: bool) -> Tensor:
+        assert isinstance(self.task_, Regression)
+        if probabilities:
+            raise ValueError("a regression has no probabilities: leave out probabilities")
+        return self.task_.decode(outputs)
+
+    def _explained_words(self, probabilities: bool) -> str:
+        return "predicted numbers"
+
+    def _read_targets(self, y: Any, count: int) -> Tensor:
+        self._shape = target_array(y, count).shape[1:]  # (), or (T,)
+        return self._encode_targets(y, count)
+
+    def _encode_targets(self, y: Any, count: int) -> Tensor:
+        values = target_array(y, count)
+        numbers = encode_numbers(values)
+        if values.shape[1:] != self._shape:
+            raise ValueError(
+                f"y must have shape {(count, *self._shape)} as in training; got {values.shape}"
+            )
+        return numbers
+
+    def _make_task(self, y: Tensor, weight: Tensor | None = None) -> Task:
+        return Regression.of(y, weight)
+
+    def _take_targets(self, data: TrainingData) -> None:
+        self._shape = data.target_shape
+
+    def _targets_config(self) -> dict[str, Any]:
+        assert isinstance(self.task_, Regression)
+        return {"mean": self.task_.mean, "std": self.task_.std, "flat": self._shape == ()}
+
+    def _set_targets(self, config: dict[str, Any]) -> None:
+        mean, std = (tuple(map(float, config[key])) for key in ("mean", "std"))
+        if len(mean) != len(std):
+            raise ValueError(f"there are {len(mean)} means but {len(std)} deviations of targets")
+        self._shape = () if config["flat"] else (len(mean),)
+        self.task_ = Regression(mean, std)
+
+
+def r_squared(
+    known: Float[np.ndarray, "B T"], predicted: Float[np.ndarray, "B T"], weights: Any = None
+) -> float:
+    """R² averaged over the targets; NaN with a warning if fewer than two values are known.
+
+    Args:
+        known: true values, NaN where unknown.
+        predicted: predictions.
+        weights: of the graphs.
+    """
+    from sklearn.metrics import r2_score
+
+    weights = None if weights is None else np.asarray(weights)
+    scores = []
+    for truth, guess in zip(known.T, predicted.T, strict=True):
+        there = ~np.isnan(truth)
+        if there.sum() > 1:
+            share = None if weights is None else weights[there]
+            scores.append(r2_score(truth[there], guess[there], sample_weight=share))
+    if not scores:
+        words = "R² is not defined for fewer than two graphs with known targets"
+        warnings.warn(words, UndefinedMetricWarning, stacklevel=3)
+    return float(np.mean(scores)) if scores else float("nan")
