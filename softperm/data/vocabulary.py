@@ -324,13 +324,7 @@ class _Unseen:
 def _unseen(
     codes: Tensor | None, ptr: Tensor, values: Callable[[int], np.ndarray | list[Label]]
 ) -> _Unseen:
-    """The unseen labels of a field.
-
-    Args:
-        codes: of all rows.
-        ptr: where each graph's rows begin.
-        values: the labels in one column of all rows.
-    """
+    """The unseen labels of a field."""
     if codes is None or not bool((codes < 0).any()):
         return _Unseen()
     labels: dict[Label, None] = {}  # a set that keeps the order

@@ -400,9 +400,6 @@ def bound_node(pair, tree, t, limit):
         tree: the search; its ``cost``, ``match``, ``u[t]`` and ``v[t]`` are written.
         t: the level.
         limit: the computation stops early if the bound exceeds this cost.
-
-    Returns:
-        A lower bound of the cost of every permutation below this node.
     """
     m = pair.label_a.size - t
     rows, columns, domain = tree.rows[t], tree.columns[t], tree.domain[t]

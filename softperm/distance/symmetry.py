@@ -33,13 +33,6 @@ def orbits(
     Two vertices of one orbit may be given different orbits if the search for the automorphism takes
     too long: that costs time, but no correctness.
 
-    Args:
-        model: the costs.
-        kind: kinds of the edges.
-        label: labels of the vertices.
-        twin: the twin class of each vertex, numbered by its least member.
-        over: whether the time is over.
-
     Returns:
         The least vertex of each vertex's orbit.
     """

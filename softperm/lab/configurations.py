@@ -151,11 +151,6 @@ def estimator_settings(records: Sequence[Record], *, categories: str, seed: int)
     The estimator learns from all of its graphs and keeps its last epoch. Where the learning rate
     does not follow the number of epochs, it trains for as many as the best epochs of the final runs
     (their median).
-
-    Args:
-        records: final records of a π-GNN.
-        categories: how labels enter the network.
-        seed: of the estimator.
     """
     counts = Counter(configuration_key(record.run.configuration) for record in records)
     key, _ = counts.most_common(1)[0]

@@ -77,12 +77,7 @@ class EvaluationData:
     cache: dict[Hashable, tuple[Collection, Any]] = field(default_factory=dict, repr=False)
 
     def with_features(self, settings: StructuralFeatures, train: Int[Tensor, " t"]) -> Collection:
-        """The graphs with vertex features.
-
-        Args:
-            settings: the features that are switched on.
-            train: the training graphs, of which colours have codes; no others are looked at.
-        """
+        """The graphs with vertex features; colours that occur in training graphs have codes."""
         colours = VertexFeatures.learn(self.graphs, train, settings).colours
         graphs = self.cached(settings.names, self.graphs)
         if graphs is None:

@@ -510,9 +510,6 @@ def training_curves(cells: Sequence[Cell]) -> Figure | None:
     """Mean validation loss and score of the final runs over epochs; quartiles for few systems.
 
     A run that stopped early counts up to its last epoch.
-
-    Returns:
-        The figure; None if no record has such a curve.
     """
     shown = [cell for cell in cells if any(_validated(record) for record in cell.records)]
     if not shown:

@@ -190,9 +190,7 @@ class SoftPermutation(nn.Module):
     ) -> Float[Tensor, "V P"]:
         """The soft permutation of each graph of a batch, vertices laid end to end.
 
-        Args:
-            batch: the graphs.
-            dustbin: a dustbin score shared with other permutations; by default its own, if any.
+        ``dustbin`` is a score that other permutations share; by default it has its own, if any.
         """
         x = self.features(batch).to(self.latent.dtype)
         x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): the padding vertex, all zeros

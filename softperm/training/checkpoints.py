@@ -21,11 +21,6 @@ def write_checkpoint(path: Path, fingerprint: str, state: dict) -> None:
 
     The file consists of a header, the SHA-256 digest of the rest, and the state as written by
     ``torch.save``, which alone would not detect damaged numbers.
-
-    Args:
-        path: the file.
-        fingerprint: identifies model, data and settings.
-        state: plain types and tensors.
     """
     content = io.BytesIO()
     torch.save({"fingerprint": fingerprint, "state": state}, content)

@@ -279,14 +279,7 @@ class GraphForest:
         task: Task,
         align: Align | None = None,
     ) -> Float[Tensor, "b C"]:
-        """Outputs in the form of a network's: logits, or standardised numbers.
-
-        Args:
-            graphs: with the structural features of the training graphs.
-            index: the graphs to predict.
-            task: of the training targets.
-            align: as in training.
-        """
+        """Outputs in the form of a network's: logits, or standardised numbers."""
         values = np.empty((len(index), self.trees.outputs))
         done = 0
         for part in index.split(_AT_ONCE):

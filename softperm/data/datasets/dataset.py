@@ -195,9 +195,6 @@ def load_dataset(
         cache: folder for downloaded and prepared files; by default ``SOFTPERM_CACHE``.
         progress: show progress bars on standard error.
 
-    Returns:
-        The dataset, graphs in the order of the raw files.
-
     Raises:
         ValueError: the data is not available or unusable; the message says what to do.
         OSError: the disk is full.

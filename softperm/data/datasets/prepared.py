@@ -219,10 +219,6 @@ def open_prepared(folder: Path, verify: bool = True) -> Prepared:
     Only the manifest and the headers are read, unless the files have changed since they were last
     verified.
 
-    Args:
-        folder: its folder.
-        verify: whether to verify the arrays if they have not been verified since they last changed.
-
     Raises:
         ValueError: the folder is incomplete, damaged, or of another format version.
     """

@@ -137,12 +137,6 @@ def make_folds(
 def random_split(graphs: int, seed: int, validation: float = 0.1, test: float = 0.1) -> Split:
     """Split a dataset at random, as the paper does with QM9: 80 / 10 / 10 %.
 
-    Args:
-        graphs: number of graphs B.
-        seed: determines the shuffle.
-        validation: fraction of graphs in the validation set.
-        test: fraction of graphs in the test set.
-
     Raises:
         ValueError: a fraction is outside [0, 1), or no graph remains for training.
 

@@ -168,15 +168,7 @@ def run(
     device: str = "cpu",
     progress: Report = silent,
 ) -> Study:
-    """Runs the study on a collection of small graphs; finished parts are loaded, not repeated.
-
-    Args:
-        graphs: canonical graphs without labels or attributes.
-        config: settings of the study.
-        folder: folder of finished parts.
-        device: where networks are trained.
-        progress: receives the finished fraction of the study.
-    """
+    """Runs the study on a collection of small graphs; finished parts are loaded, not repeated."""
     folder.mkdir(parents=True, exist_ok=True)
     files = _StudyFiles(folder, config, graphs)
 
