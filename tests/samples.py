@@ -13,6 +13,7 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -104,6 +105,31 @@ VARIANTS = [
         ("linear", "gcn", "gin"), (False, True), (False, True), (None, 15), ("mlp", "conv")
     )
 ]
+
+
+def covering(variants: Sequence[dict]) -> list[dict]:
+    """Some of the variants, among which every two choices of settings still come together."""
+
+    def pairs(variant: dict) -> set:
+        return {*itertools.combinations(sorted((k, str(v)) for k, v in variant.items()), 2)}
+
+    missing, chosen = set().union(*map(pairs, variants)), []
+    while missing:
+        chosen.append(max(variants, key=lambda variant: len(pairs(variant) & missing)))
+        missing -= pairs(chosen[-1])
+    return chosen
+
+
+def every_variant(more: Mapping[str, dict] | None = None) -> pytest.MarkDecorator:
+    """Parameters for all variants and more: slow are those that no pair of settings needs."""
+    quick = covering(VARIANTS)
+    marks = [[] if variant in quick else [pytest.mark.slow] for variant in VARIANTS]
+    given = [
+        pytest.param(variant, id=variant_name(variant), marks=mark)
+        for variant, mark in zip(VARIANTS, marks, strict=True)
+    ]
+    others = [pytest.param(variant, id=name) for name, variant in (more or {}).items()]
+    return pytest.mark.parametrize("variant", [*given, *others])
 
 
 def variant_name(variant: dict) -> str:

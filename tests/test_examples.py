@@ -19,7 +19,13 @@ def test_there_are_notebooks():
 
 
 @pytest.mark.usefixtures("shapes_unchecked")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem != "distances"))
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs(path):
     """In this process, where torch is loaded; a kernel would spend most of its time importing."""
     matplotlib.use("Agg")

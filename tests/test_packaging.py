@@ -48,6 +48,7 @@ def installed(tmp_path_factory) -> Path:
     return binaries
 
 
+@pytest.mark.slow
 def test_the_readme_example_runs_from_an_installed_wheel(installed, tmp_path):
     where = run(
         installed / "python", "-c", "import softperm; print(softperm.__file__)", cwd=tmp_path
@@ -59,6 +60,7 @@ def test_the_readme_example_runs_from_an_installed_wheel(installed, tmp_path):
     run(installed / "python", "-m", "doctest", *options, "README.md", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_installed_command_knows_its_version_and_the_recipes(installed, tmp_path):
     version = run(installed / "softperm", "--version", cwd=tmp_path).split()
     assert version == ["softperm", softperm.__version__]
@@ -70,9 +72,24 @@ def test_the_installed_command_knows_its_version_and_the_recipes(installed, tmp_
     assert {path.name for path in recipes.iterdir()} == expected
 
 
+@pytest.mark.slow
 def test_the_wheel_has_the_sources_of_the_page(installed, tmp_path):
     code = "from softperm.explore.write_page import join_modules; print(len(join_modules()))"
     assert int(run(installed / "python", "-c", code, cwd=tmp_path)) > 10_000
+
+
+def test_a_wheel_holds_the_modules_the_page_and_the_recipes():
+    from hatchling.builders.wheel import WheelBuilder
+
+    if not (ROOT / "pyproject.toml").is_file():
+        pytest.skip("softperm was not imported from its sources")
+    files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "softperm").rglob("*.py")}
+    page = {str(p.relative_to(ROOT)) for p in (ROOT / "softperm/explore/page").rglob("*.*")}
+    recipes = {f"softperm/experiments/{path.name}" for path in (ROOT / "experiments").iterdir()}
+    assert len(page) > 3
+    assert len(recipes) > 5
+    assert modules | page | recipes | {"softperm/py.typed"} <= files
 
 
 def test_the_version_is_written_in_one_place():

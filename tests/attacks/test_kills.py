@@ -9,16 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 KILLS = int(os.environ.get("SOFTPERM_ATTACKS", "0"))
 SEED = os.environ.get("SOFTPERM_ATTACK_SEED", "1")
 COMMANDS = 18
-QUICK = ("data get", "save", "distance", "index", "train")
+QUICK = ("data get", "index")
+SLOW = ("save", "distance", "train", "predict", "evaluate")
 
 
-def test_killed_commands_run_again_to_the_same_results(tmp_path):
+@pytest.mark.parametrize("names", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+def test_killed_commands_run_again_to_the_same_results(names, tmp_path):
     """In processes of their own, whose forks are killed."""
     script = Path(__file__).with_name("kills.py")
-    names, kills = ((), -(-KILLS // COMMANDS)) if KILLS else (QUICK, 2)
+    names, kills = ((), -(-KILLS // COMMANDS)) if KILLS and names == QUICK else (names, 2)
     done = subprocess.run(
         [sys.executable, script, tmp_path, *names, "--kills", str(kills), "--seed", SEED],
         capture_output=True,

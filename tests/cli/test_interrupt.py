@@ -53,8 +53,8 @@ def data(tmp_path) -> Path:
     return write_json_lines(tmp_path / "g.jsonl", GRAPHS, kind=KIND.tolist())
 
 
-def command(data: Path, out: Path) -> list[str]:
-    options = "--epochs 40 --latent-vertices 4 --hidden 8 --batch-size 4 --device cpu --json"
+def command(data: Path, out: Path, epochs: int = 40) -> list[str]:
+    options = f"--epochs {epochs} --latent-vertices 4 --hidden 8 --batch-size 4 --device cpu --json"
     return ["train", str(data), "--out", str(out), *options.split()]
 
 
@@ -84,6 +84,7 @@ def stop(
     return child.wait(), "".join(seen), rest
 
 
+@pytest.mark.slow
 def test_signals_lose_nothing_that_matters(data, tmp_path):
     """Ctrl-C, then the same command, then a kill, then the same command to its end."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -131,8 +132,9 @@ def test_one_interrupt_ends_the_epoch_and_two_end_it_at_once(presses, data, tmp_
 
         yield report
 
-    monkeypatch.setattr("softperm.estimators.pignn.progress_bars", pressing)
-    done = run_command(*command(data, tmp_path / "run"))
+    with monkeypatch.context() as patch:
+        patch.setattr("softperm.estimators.pignn.progress_bars", pressing)
+        done = run_command(*command(data, tmp_path / "run", 8))
     assert done.exit_code == 130
     assert "Traceback" not in done.output
     assert (tmp_path / "run" / "model").exists() is (presses == 1)
@@ -144,3 +146,7 @@ def test_one_interrupt_ends_the_epoch_and_two_end_it_at_once(presses, data, tmp_
     if presses == 1:
         log = (tmp_path / "run" / "log.txt").read_text()
         assert "resumes it" in log
+        for out in ("run", "whole"):
+            assert run_command(*command(data, tmp_path / out, 8)).exit_code == 0
+        runs = (PiGNNClassifier.load(tmp_path / out / "model").model_ for out in ("run", "whole"))
+        same_weights(*runs)

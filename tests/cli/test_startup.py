@@ -75,6 +75,7 @@ def test_a_deferred_module_runs_at_its_first_use(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [2])
 def test_several_devices_train_on_a_file_as_one_does(devices, tmp_path):
     import torch

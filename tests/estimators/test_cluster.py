@@ -9,8 +9,9 @@ from samples import FAST
 
 from softperm import PiGNNClassifier
 from softperm.data.formats.shards import read_shards
+from softperm.estimators import cluster
 from softperm.estimators.cluster import run_on_ray
-from softperm.estimators.streaming import ShardWorker, run_shards, write_table
+from softperm.estimators.streaming import ShardWorker, Summary, run_shards, write_table
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("pyarrow")
@@ -30,6 +31,36 @@ def two_workers():
     ray.shutdown()
 
 
+def test_the_tasks_of_a_cluster_write_the_parts_of_one_process(tmp_path):
+    """Without a cluster: the rows of the reading task, one after the other to an actor."""
+    molecules = ["C" * (1 + i % 6) + "ON"[i % 2] for i in range(60)]
+    PiGNNClassifier(**FAST).fit(molecules[:40], [i % 2 for i in range(40)]).save(tmp_path / "m")
+    (tmp_path / "t.csv").write_text("\n".join(["smiles", *molecules, "broken"]))
+    shards = partial(read_shards, tmp_path / "t.csv", rows=20)
+    options = {"model": str(tmp_path / "m"), "device": "cpu", "vectors": False, "ending": ".csv"}
+
+    def in_turn(worker, open_shards, report):
+        actor = cluster._Actor(worker)
+        for table in cluster._shard_rows(worker, open_shards):
+            done = actor(table.to_pydict())
+            yield done["number"][0], Summary.from_json(done["summary"][0])
+
+    here, there = tmp_path / "here.csv", tmp_path / "there.csv"
+    first = ShardWorker(**options, folder=tmp_path / "there.parts")
+    next(iter(in_turn(first, shards, None)))  # a worker that is killed after a shard
+    counted, _ = write_table(first, shards, there, {}, in_turn)
+    assert (counted.rows, counted.problems) == (61, 1)
+    plain = ShardWorker(**options, folder=tmp_path / "here.parts")
+    write_table(plain, shards, here, {}, partial(run_shards, processes=1))
+    assert there.read_bytes() == here.read_bytes()
+    strict = ShardWorker(**options, folder=tmp_path / "strict.parts", strict=True)
+    (*_, last) = cluster._shard_rows(strict, shards)
+    assert (
+        "t.csv line 62: 'broken' is not valid"
+        in cluster._Actor(strict)(last.to_pydict())["error"][0]
+    )
+
+
 def dying_worker(mark: str, **options) -> ShardWorker:
     """A worker that kills its process the first time it is at the third shard."""
 
@@ -43,6 +74,7 @@ def dying_worker(mark: str, **options) -> ShardWorker:
     return Dying(**options)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_its_shard_only_and_the_parts_are_the_same(two_workers, tmp_path):
     molecules = ["C" * (1 + i % 6) + "ON"[i % 2] for i in range(200)]
     PiGNNClassifier(**FAST).fit(molecules[:40], [i % 2 for i in range(40)]).save(tmp_path / "m")

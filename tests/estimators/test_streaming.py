@@ -82,6 +82,34 @@ main()
 """
 
 
+def test_parts_that_are_whole_are_not_computed_again(trained, tmp_path):
+    """A command that ends after some parts leaves them, and the next one computes the others."""
+    shards = partial(read_shards, write_molecules(tmp_path / "m.csv", 100), rows=20, id_column="id")
+    computed, limit = [], 0
+
+    class Ending(ShardWorker):
+        def __call__(self, shard):
+            if len(computed) == limit:
+                raise KeyboardInterrupt
+            computed.append(shard.number)
+            return super().__call__(shard)
+
+    options = {"vectors": False, "ending": ".csv", "folder": tmp_path / "t.csv.parts"}
+    ending = Ending(str(trained[1]), "cpu", **options)
+    broken, whole = tmp_path / "t.csv", tmp_path / "w.csv"
+    one_process = partial(run_shards, processes=1)
+    for limit in (2, 3):  # noqa: B007
+        with pytest.raises(KeyboardInterrupt):
+            write_table(ending, shards, broken, {}, one_process)
+        assert not broken.exists()
+    limit = 5
+    write_table(ending, shards, broken, {}, one_process)
+    assert computed == [0, 1, 2, 3, 4]
+    write_table(worker(trained[1], tmp_path / "w.parts"), shards, whole, {}, one_process)
+    assert broken.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.slow
 def test_a_command_that_is_killed_again_and_again_writes_the_same_file(trained, tmp_path):
     """Each time it is killed when the next part is there; parts that are whole stay."""
     path = write_molecules(tmp_path / "m.csv", 200)

@@ -9,6 +9,7 @@ from lab.evaluations import SMALL, TRAINING
 from samples import collect
 
 from softperm.data.datasets import load_dataset
+from softperm.data.datasets.dataset import Dataset
 from softperm.lab.evaluation_data import from_dataset, from_graphs, with_positions
 from softperm.lab.protocol import Contender, ProtocolSettings, evaluate
 from softperm.lab.recipes import read_recipe
@@ -78,8 +79,13 @@ def test_embedded_labels_go_through_the_whole_protocol(tmp_path):
     assert (config.label_sizes, config.edge_label_sizes) == ((3,), (2,))
 
 
+@pytest.mark.slow
 def test_systems_that_read_distances_get_the_positions_of_a_dataset(data_root):
-    dataset = load_dataset("QM9", data_root)
+    check_positions(load_dataset("QM9", data_root))  # a small one: tests/data/datasets/test_qm9.py
+
+
+def check_positions(dataset: Dataset) -> None:
+    """Raises unless an evaluation on QM9 gives each molecule its own positions."""
     recipe = read_recipe("qm9-table")
     first = from_dataset(replace(recipe, targets=("u0",)), dataset, seed=0)
     assert DataShape.of(first.graphs, 1, first.splits[0].train[:100]).positions

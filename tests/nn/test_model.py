@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import networkx as nx
 import pytest
+import samples
 import torch
-from samples import VARIANTS, collect, double, dressed, random_graph, renumber, variant_name
+from samples import collect, double, dressed, random_graph, renumber
 from torch_geometric.data import Batch, Data
 
 from softperm.data.collection import Collection
@@ -50,11 +51,7 @@ CHOICES = {
     },
     "by-encoded-bare": {**BARE, **ENCODED, "encoded": "both", "permute_by": "encoded"},
 }  # fmt: skip
-every_variant = pytest.mark.parametrize(
-    "variant",
-    [*VARIANTS, *CHOICES.values()],
-    ids=[*map(variant_name, VARIANTS), *CHOICES],
-)
+every_variant = samples.every_variant(CHOICES)
 every_choice = pytest.mark.parametrize("variant", CHOICES.values(), ids=CHOICES)
 both_precisions = pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["f32", "f64"]

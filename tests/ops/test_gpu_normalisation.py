@@ -36,7 +36,10 @@ def expected(
 @law
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("models", "v", "h", "count"), SHAPES)
+@pytest.mark.parametrize(
+    ("models", "v", "h", "count"),
+    [pytest.param(*shape, marks=[pytest.mark.slow] * (shape[1] == 300)) for shape in SHAPES],
+)
 def test_kernels_equal_the_module(models, v, h, count, dtype, relu):
     from softperm.ops.gpu_normalisation import normalise, normalise_backward
 

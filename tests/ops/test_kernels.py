@@ -11,13 +11,14 @@ from kernels import APART, DEVICE, FILES
 
 
 @pytest.mark.skipif(APART, reason="this is that process")
-def test_kernels_pass_their_tests_in_a_separate_process():
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_kernels_pass_their_tests_in_a_separate_process(which):
     pytest.importorskip("triton")
     tests = Path(__file__).resolve().parents[1]
     environment = os.environ | {"SOFTPERM_KERNEL_TESTS": "1"}
     if DEVICE == "cpu":
         environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-m", "pytest", *map(str, FILES), "-q"]
+    command = [sys.executable, "-m", "pytest", *map(str, FILES), "-q", "-m", which]
     command += ["-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
     done = subprocess.run(
         command, cwd=tests.parent, env=environment, capture_output=True, text=True, check=False

@@ -23,11 +23,17 @@ def brute_force(query: nx.Graph, graphs: list[nx.Graph], costs: EditCosts) -> np
     return np.array([edit_distance(query, graph, costs=costs).distance for graph in graphs])
 
 
-@pytest.mark.parametrize("costs", [EditCosts.edges(), EditCosts(), EditCosts.edges(2.0)], ids=str)
-def test_nearest_and_within_equal_brute_force(collection, costs):
-    graphs = collection[:45]
+COSTS = {"edges": EditCosts.edges(), "all": EditCosts(), "labels": EditCosts.edges(2.0)}
+
+
+@pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize(
+    ("count", "queries"), [(18, 2), pytest.param(45, 10, marks=pytest.mark.slow)]
+)
+def test_nearest_and_within_equal_brute_force(collection, costs, count, queries):
+    graphs = collection[:count]
     index = GraphIndex.build(graphs, costs=costs)
-    for query in [*collection[70:80], graphs[3]]:
+    for query in [*collection[70 : 70 + queries], graphs[3]]:
         distances = brute_force(query, graphs, costs)
         for k in (1, 5, 100):
             result = index.nearest(query, k)
@@ -163,17 +169,17 @@ def test_added_and_removed_graphs_are_found_and_not_found(collection, tmp_path, 
     monkeypatch.setattr(index_module, "SEGMENTS", 3)
     index = GraphIndex.build(collection[:40])
     index.save(tmp_path / "lib.index")
-    for start in range(40, 140, 20):
+    for start in range(40, 90, 10):
         index = GraphIndex.open(tmp_path / "lib.index")
-        index.add(collection[start : start + 20])
+        index.add(collection[start : start + 10])
         index.remove([start - 40, start - 39])
         index.save()
     index = GraphIndex.open(tmp_path / "lib.index")
-    gone = {start + k for start in range(0, 100, 20) for k in (0, 1)}
-    kept = [i for i in range(140) if i not in gone]
+    gone = {start + k for start in range(0, 50, 10) for k in (0, 1)}
+    kept = [i for i in range(90) if i not in gone]
     assert len(index) == len(kept)
-    for query in collection[140:146]:
-        distances = brute_force(query, collection[:140], index.costs)
+    for query in collection[140:142]:
+        distances = brute_force(query, collection[:90], index.costs)
         expected = {i for i in kept if distances[i] <= 4}
         assert {hit.id for hit in index.within(query, 4)} == expected
     assert len(list((tmp_path / "lib.index").glob("*.safetensors"))) <= 3

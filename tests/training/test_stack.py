@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from samples import VARIANTS, collect, random_graph, variant_name
+from samples import collect, every_variant, random_graph
 from torch import nn
 
 from softperm.nn.model import ModelConfig, build
@@ -73,7 +73,7 @@ def close(a, b, tolerance=1e-8):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
+@every_variant()
 def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_device, monkeypatch):
     monkeypatch.setattr("softperm.training.stack.CAPTURE_SECONDS", 0)  # several shapes on a GPU too
     # Adam divides a gradient by its size: one that is 0 but for rounding, such as a bias's that

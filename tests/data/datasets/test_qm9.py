@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lab.test_systems import check_positions
 from rdkit import Chem
 from rdkit.Chem import AllChem
 
@@ -114,6 +115,10 @@ def test_hydrogens_bonds_targets_and_positions_arrive(write_qm9: Callable, shuff
     assert methane.edge_index.tolist() == [[0, 0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 0, 0, 0, 0]]
     assert dataset.graphs([2])[0].edge_label.tolist() == [2, 0, 2, 0]
     assert float(bond_lengths(dataset).max()) < 1.7
+
+
+def test_systems_that_read_distances_get_the_positions(write_qm9: Callable) -> None:
+    check_positions(load_dataset("QM9", write_qm9()))
 
 
 def test_without_positions_the_rest_arrives(write_qm9: Callable) -> None:

@@ -21,7 +21,11 @@ TRAIN, HELD = [tensor([0, 1, 2]), tensor([3, 4])], [tensor([5]), tensor([0])]
     ("name", "settings"),
     [
         ("gin", {"widths": (4,), "train_eps": True}),
-        ("graphsage", {"hidden": 4, "layers": 1, "aggregation": "max"}),
+        pytest.param(
+            "graphsage",
+            {"hidden": 4, "layers": 1, "aggregation": "max"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_kernels_change_no_training(name, settings, monkeypatch):

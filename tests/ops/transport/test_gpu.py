@@ -14,6 +14,7 @@ from ops.transport.cases import Case, distance, draw, jointly, oracle
 from softperm.ops.transport import Problem, gpu, pose, reference
 
 SHAPES = [(False, False), (True, False), (False, True), (True, True)]  # padding, dustbin
+slow = pytest.mark.slow
 LEAVES = ["scores", "padding", "dustbin"]
 
 pytestmark = pytest.mark.filterwarnings(
@@ -63,7 +64,10 @@ def tiny_chips(monkeypatch):
 
 
 @law
-@pytest.mark.parametrize(("padding", "dustbin"), SHAPES)
+@pytest.mark.parametrize(
+    ("padding", "dustbin"),
+    [SHAPES[0], SHAPES[3], *(pytest.param(*s, marks=slow) for s in SHAPES[1:3])],
+)
 def test_float32_equals_the_oracle(padding, dustbin):
     agree(draw([4, 0, 7], 5, padding=padding, dustbin=dustbin), 3)
 
@@ -98,7 +102,9 @@ def test_float64_equals_the_oracle_and_stops_where_it_does():
 
 
 @law
-@pytest.mark.parametrize(("reach", "dustbin"), [(100.0, False), (1e4, False), (1e4, True)])
+@pytest.mark.parametrize(
+    ("reach", "dustbin"), [pytest.param(100.0, False, marks=slow), (1e4, False), (1e4, True)]
+)
 def test_large_scores_equal_the_oracle(reach, dustbin):
     agree(draw([9, 4], 5, reach, padding=True, dustbin=dustbin), 8)
 
@@ -138,12 +144,13 @@ FAR = {torch.float32: (25, 1e-6, 1e-5), torch.float64: (100, 1e-12, 1e-11)}
 
 
 @law
-@pytest.mark.parametrize("dtype", FAR)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=slow)])
 def test_potentials_that_move_far_equal_the_oracle(dtype):
     agree(counts(dtype), *FAR[dtype])
 
 
 @law
+@slow
 def test_larger_problems_whose_potentials_move_far_equal_the_oracle(tiny_chips):
     agree(counts(), 25)
 
@@ -199,7 +206,15 @@ def test_models_at_once_equal_each_model_alone():
 
 
 @law
-@pytest.mark.parametrize(("most", "launches"), [(15, 3), (14, 2), (3, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("most", "launches"),
+    [
+        pytest.param(15, 3, marks=slow),
+        (14, 2),
+        pytest.param(3, 2, marks=slow),
+        pytest.param(2, 1, marks=slow),
+    ],
+)
 def test_knowing_the_largest_graph_spares_launches_and_changes_nothing(monkeypatch, most, launches):
     """Chips of 4 and 16 rows, two of them extra rows."""
     counts_of_launches = []
@@ -278,12 +293,24 @@ class _AtOnce:
         return launch
 
 
-@law
-@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs the programs of a group at once anyway")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork while torch has idle threads
-def test_programs_that_share_a_problem_agree(tiny_chips, monkeypatch):
+@pytest.fixture
+def programs_at_once(tiny_chips, monkeypatch):
+    """Three programs, each in a process, share every streamed problem."""
     launch = gpu._stream
     monkeypatch.setattr(gpu, "_multiprocessors", lambda _: 3)
     monkeypatch.setattr(gpu, "_stream", lambda k, *rest: launch(_AtOnce(k), *rest))
+
+
+@law
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs the programs of a group at once anyway")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork while torch has idle threads
+def test_programs_that_share_a_problem_agree(programs_at_once):
     agree(draw([9, 2, 5], 4, padding=True, dustbin=True), 3)
+
+
+@law
+@slow
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs the programs of a group at once anyway")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork while torch has idle threads
+def test_programs_that_share_a_problem_agree_where_potentials_move_far(programs_at_once):
     agree(counts(), 25)
