@@ -19,8 +19,8 @@ class Share:
 
     Attributes:
         name: name of the kind, such as a label.
-        here: its share of the assignments to one latent vertex.
-        overall: its share of all assignments.
+        here: its share of the vertices of one latent vertex.
+        overall: its share of all vertices.
     """
 
     name: str
@@ -39,17 +39,19 @@ class Example:
 
 @dataclass(frozen=True)
 class LatentVertex:
-    """The vertices of all graphs that are assigned to one latent vertex.
+    """The vertices of all graphs that are assigned to one latent vertex most strongly.
 
     Attributes:
         mass: share of all assignments that this latent vertex has.
-        labels: the labels that are most over-represented among them; empty without labels.
+        vertices: share of all vertices that are assigned to it more strongly than to any other.
+        labels: the most frequent labels among these vertices; empty without labels.
         degrees: the same of degrees.
         neighbourhoods: the same of vertices with their neighbours' labels, such as ``O (C H)``.
         examples: the vertices assigned to it most strongly, at most one of each graph.
     """
 
     mass: float
+    vertices: float
     labels: tuple[Share, ...]
     degrees: tuple[Share, ...]
     neighbourhoods: tuple[Share, ...]
@@ -70,7 +72,8 @@ class LatentSummary:
         self.by_degree: dict[int, np.ndarray] = {}
         self.by_neighbourhood: dict[int, np.ndarray] = {}
         self.texts: dict[int, str] = {}
-        self.total: np.ndarray | None = None
+        self.total: np.ndarray | None = None  # assignments to each latent vertex
+        self.count: np.ndarray | None = None  # vertices whose strongest assignment is to it
         self.best: list[tuple[np.ndarray, np.ndarray]] = []  # strengths, vertices: (k, P) each
 
     def add(
@@ -93,14 +96,17 @@ class LatentSummary:
         around = np.zeros(len(d), np.uint64)
         np.add.at(around, edge_index[0], _hash(kind[edge_index[1]]) ^ np.uint64(0x9E3779B97F4A7C15))
         key = key * np.uint64(31) + around
-        _accumulate(self.by_label, label, d)
-        _accumulate(self.by_degree, np.minimum(degree, LARGEST_DEGREE), d)
-        codes, places = _accumulate(self.by_neighbourhood, key.view(np.int64), d)
+        strongest = (d == d.max(1, keepdims=True)).astype(float)
+        strongest /= strongest.sum(1, keepdims=True)  # equally strong ones share a vertex
+        _accumulate(self.by_label, label, strongest)
+        _accumulate(self.by_degree, np.minimum(degree, LARGEST_DEGREE), strongest)
+        codes, places = _accumulate(self.by_neighbourhood, key.view(np.int64), strongest)
         for code, place in zip(codes.tolist(), places.tolist(), strict=True):
             if code not in self.texts:
                 ends = edge_index[1][edge_index[0] == place]
                 self.texts[code] = self._describe(kind, place, ends)
         self.total = d.sum(0, dtype=float) + (0 if self.total is None else self.total)
+        self.count = strongest.sum(0) + (0 if self.count is None else self.count)
         order = np.argsort(-d, axis=0, kind="stable")[: 4 * EXAMPLES]  # (k, P)
         self.best.append((np.take_along_axis(d, order, 0), order + first))
         if len(self.best) > 64:
@@ -130,6 +136,7 @@ class LatentSummary:
             ptr: where each graph's vertices begin, with the total at the end.
         """
         assert self.total is not None, "add is called before"
+        assert self.count is not None, "add is called before"
         strengths, vertices = self._strongest()
         whole = max(float(self.total.sum()), 1e-300)
         names = {code: self._name(code) for code in self.by_label} if self.label_names else {}
@@ -140,6 +147,7 @@ class LatentSummary:
         return tuple(
             LatentVertex(
                 mass=float(self.total[p] / whole),
+                vertices=float(self.count[p] / max(float(self.count.sum()), 1e-300)),
                 labels=self._shares(self.by_label, names, p),
                 degrees=self._shares(self.by_degree, degrees, p),
                 neighbourhoods=self._shares(self.by_neighbourhood, self.texts, p),
@@ -152,12 +160,12 @@ class LatentSummary:
         self, sums: dict[int, np.ndarray], names: dict[int, str], p: int
     ) -> tuple[Share, ...]:
         """The kinds with the largest share here, most frequent first."""
-        assert self.total is not None
-        here, whole = max(float(self.total[p]), 1e-300), max(float(self.total.sum()), 1e-300)
+        assert self.count is not None
+        here, whole = float(self.count[p]), float(self.count.sum())
         shares = [
             Share(names[code], float(each[p] / here), float(each.sum() / whole))
             for code, each in sums.items()
-            if code in names
+            if code in names and each[p]
         ]
         return tuple(sorted(shares, key=lambda share: (-share.here, share.name))[:SHOWN])
 

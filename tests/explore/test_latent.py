@@ -49,6 +49,19 @@ def test_a_uniform_permutation_has_shares_as_overall():
             assert share.here == pytest.approx(share.overall)
 
 
+def test_shares_are_of_the_vertices_that_are_assigned_most_strongly():
+    """Assignments that hardly differ tell labels apart; a latent vertex may have no vertices."""
+    d = np.where(np.array([0, 0, 1, 1, 0, 1, 0, 0, 0])[:, None], (0.3, 0.4, 0.3), (0.4, 0.3, 0.3))
+    first, second, third = summary_of(GRAPHS, d.astype(np.float32), ("a", "b"))
+    assert [(s.name, s.here) for s in first.labels] == [("a", 1.0)]
+    assert [(s.name, s.here, s.overall) for s in second.labels] == [
+        ("b", 1.0, pytest.approx(1 / 3))
+    ]
+    assert (first.vertices, third.vertices) == (pytest.approx(2 / 3), 0.0)
+    assert third.mass == pytest.approx(0.3)
+    assert third.labels == third.degrees == third.neighbourhoods == ()
+
+
 def test_batches_do_not_change_the_summary():
     d = np.random.default_rng(0).dirichlet(np.ones(3), size=9).astype(np.float32)
     one, three = (summary_of(GRAPHS, d, ("a", "b"), parts) for parts in (1, 3))

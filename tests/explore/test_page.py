@@ -379,7 +379,7 @@ def many_graphs(count: int) -> Contents:
         proven=None,
         explanations={},
         explains="",
-        latent=tuple(LatentVertex(1 / p, (), (), (), ()) for _ in range(p)),
+        latent=tuple(LatentVertex(1 / p, 1 / p, (), (), (), ()) for _ in range(p)),
         vectors=VectorSpace(PrincipalAxes.of(np.eye(2)), np.zeros((count, 2))),
     )  # fmt: skip
 

@@ -46,7 +46,8 @@ export function showLatent(panel, collection, p, actions) {
 
 /** What a latent vertex stands for, in a sentence. */
 function meaning(p, latent) {
-  const start = `Latent vertex ${p} receives ${percent(latent.mass)} of all assignments. `;
+  const start = `Latent vertex ${p} receives ${percent(latent.mass)} of all assignments; it is the strongest for ${percent(latent.vertices)} of all vertices. `;
+  if (!latent.vertices) return `${start}It stands for no vertex: each is assigned to another one more strongly.`;
   const telling = (list) => list.filter((share) => share.here > TELLING * share.overall && share.here > 0.05);
   const parts = [];
   for (const [word, list] of [["label", latent.labels], ["degree", latent.degrees], ["neighbourhood", latent.neighbourhoods]]) {
@@ -75,5 +76,5 @@ function shares(title, list) {
       ),
       h("span", { class: "bar-value" }, percent(share.here)),
     );
-  return h("section", { "aria-label": title }, h("h3", {}, title, h("small", {}, " share here; the line is the share overall")), list.map(row));
+  return h("section", { "aria-label": title }, h("h3", {}, title, h("small", {}, " share of its vertices; the line is the share of all vertices")), list.map(row));
 }
