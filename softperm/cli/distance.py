@@ -10,7 +10,7 @@ import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
-from softperm.files import CSVWriter
+from softperm.files import CSVWriter, remove_abandoned_parts
 
 
 def distance(
@@ -41,6 +41,7 @@ def distance(
         raise ValueError(f"--out must end in .npz or .csv; got {out}")
     ready_file(out)
     checkpoint = out.with_name(f".{out.name}.pairs")
+    remove_abandoned_parts(checkpoint)
     with lines():
         file = read_file(str(data), smiles_column, symmetrise, skip_empty)
         with naming_graphs(file.ids):

@@ -23,9 +23,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ class Scenario:
         start: name of the input that is in the output folder before, and its name there.
         finished: texts of finished work, which a repeated command must not compute again.
         needs: package without which the command cannot run.
-        rare: whether it takes so long that it is killed a fifth as often as the others.
+        rare: whether it takes so long that it is killed a twentieth as often as the others.
     """
 
     arguments: str
@@ -412,15 +411,19 @@ def main() -> None:
     chosen = [SCENARIOS[name] for name in options.commands]
     names = " ".join(f"{each.arguments} {each.start}" for each in chosen)
     make_inputs(options.folder / "inputs", names.replace("--data IN/", ""))
-    kills = {n: -(-options.kills // (5 if SCENARIOS[n].rare else 1)) for n in options.commands}
+    kills = {n: -(-options.kills // (20 if SCENARIOS[n].rare else 1)) for n in options.commands}
     parts = [(n, k) for k in range(0, options.kills, PART) for n in kills if k < kills[n]]
     context = multiprocessing.get_context("fork")
+    parts.sort(key=lambda part: not SCENARIOS[part[0]].rare)
     with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
-        names = [name for name, _ in parts]
-        counts = [min(PART, kills[name] - k) for name, k in parts]
-        seeds = [f"{options.seed} {name} {k}" for name, k in parts]
-        for part in pool.map(partial(attack, options.folder), names, counts, seeds):
-            print(json.dumps(part), flush=True)
+        results = [
+            pool.submit(
+                attack, options.folder, n, min(PART, kills[n] - k), f"{options.seed} {n} {k}"
+            )
+            for n, k in parts
+        ]
+        for result in as_completed(results):
+            print(json.dumps(result.result()), flush=True)
 
 
 if __name__ == "__main__":
