@@ -81,6 +81,13 @@ class Collection:
     def __len__(self) -> int:
         return self.ptr.numel() - 1
 
+    def __repr__(self) -> str:
+        """Sizes only: the arrays of a large collection would fill the screen."""
+        vertices, edges = int(self.ptr[-1]), int(self.edge_ptr[-1])
+        sizes = f"{len(self)} graphs, {vertices} vertices, {edges} directed edges"
+        kinds = [f.name for f in fields(self)[4:] if isinstance(getattr(self, f.name), Tensor)]
+        return f"{type(self).__name__}({', '.join([sizes, *kinds])})"
+
     @property
     def sizes(self) -> Int[Tensor, " B"]:
         """Number of vertices of each graph."""

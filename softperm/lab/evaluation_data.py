@@ -175,7 +175,7 @@ def from_graphs(
     return EvaluationData(name, graphs, kind, splits, {name: target}, recipe.refit)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PositionedCollection(Collection):
     """A collection whose batches have ``pos``: the coordinates of each vertex in Å.
 

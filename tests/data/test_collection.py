@@ -176,3 +176,11 @@ def test_structure_needs_a_row_for_each_vertex():
     batch.structure = torch.zeros(3, 2)
     with pytest.raises(ValueError, match=r"\(3, 2\); expected one row for each of 2 vertices"):
         prepare(batch)
+
+
+def test_a_collection_prints_its_sizes_and_the_names_of_its_arrays():
+    vertices, edges = int(COLLECTION.ptr[-1]), int(COLLECTION.edge_ptr[-1])
+    expected = f"Collection(5 graphs, {vertices} vertices, {edges} directed edges"
+    assert repr(COLLECTION).startswith(expected)
+    assert len(repr(COLLECTION)) < 200
+    assert ("edge_weight" in repr(COLLECTION)) == (COLLECTION.edge_weight is not None)

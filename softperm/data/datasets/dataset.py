@@ -110,6 +110,10 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.collection)
 
+    def __repr__(self) -> str:
+        """Name, task and sizes."""
+        return f"Dataset({self.name!r}, {self.task}, {self.collection!r})"
+
     def folds(self, seed: int = 0) -> Folds:
         """The cross-validation of this dataset: 10 outer folds, each with a 90/10 selection split.
 

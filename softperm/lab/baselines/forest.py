@@ -74,7 +74,8 @@ class GraphForest(ABC):
         )
         forest = kind(n_estimators=self.trees, random_state=self.seed, n_jobs=threads())
         forest.fit(table, y)
-        return Trees.of(forest, getattr(forest, "classes_", np.zeros(1)).astype(np.int64))
+        codes = getattr(forest, "classes_", np.zeros(1)).astype(np.int64)
+        return Trees.of(forest.estimators_, codes)
 
     def outputs(self, collection: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
         """Outputs that the task reads as it reads a network's, such as logarithms of shares."""
