@@ -90,8 +90,8 @@ def train(
     model: Annotated[
         str,
         Option(
-            help="pi-gnn, or another system of the comparison, such as gin, graphsage or forest; "
-            "see softperm evaluate --help.",
+            help="pi-gnn, gin, graphsage, gcn, ecc, dgcnn, diffpool, structure-free, pna, mpnn, "
+            "forest, wl-forest or another system of the comparison; a wrong name lists all.",
             rich_help_panel="Model",
         ),
     ] = "pi-gnn",
@@ -229,4 +229,5 @@ def _read(
     split = examples.split
     sizes = [f"{len(split.train)} to train", f"{len(split.validation)} to validate"]
     log(f"{examples.name}: {len(examples.y)} graphs, {', '.join(sizes)}, {len(split.test)} to test")
+    log(f"fields of the graphs: {sources.describe_fields(examples.vocabulary)}")
     return examples

@@ -897,7 +897,7 @@ def _measure_sharpness(model: PiGNN, train: Examples) -> Sharpness:
             "1), so aligned matrices say little more than how many edges a graph has: more "
             "features or labels of vertices, or more epochs, may tell vertices apart",
             UniformPermutationsWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return sharpness
 

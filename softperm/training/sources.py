@@ -405,6 +405,31 @@ def describe_task(task: str, file: GraphFile) -> str:
     return f"target {names}: {task} ({words})"
 
 
+def describe_fields(vocabulary: Vocabulary) -> str:
+    """What vertices and edges carry besides structure, in one line.
+
+    Example:
+        ``vertex labels op (4 values), edge weights``
+    """
+    words, named = [], vocabulary.columns
+    for what, key, columns in (
+        ("vertex labels", "label", vocabulary.labels),
+        ("edge labels", "edge_label", vocabulary.edge_labels),
+    ):
+        names = named.get(key) or [""] * len(columns)
+        pairs = zip(names, columns, strict=True)
+        words += [f"{what} {name}".strip() + f" ({len(values)} values)" for name, values in pairs]
+    for what, key, size in (
+        ("vertex attributes", "x", vocabulary.x_size),
+        ("edge attributes", "edge_attr", vocabulary.edge_attr_size),
+    ):
+        if size:
+            words.append(f"{what} {', '.join(named.get(key, ())) or f'({size} numbers)'}")
+    if vocabulary.weighted:
+        words.append("edge weights")
+    return ", ".join(words) or "none, structure alone"
+
+
 def missing_values(column: np.ndarray) -> np.ndarray:
     """Where a target is missing: NaN, or an empty string."""
     return np.isnan(column) if column.dtype.kind == "f" else column == ""

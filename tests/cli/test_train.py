@@ -143,6 +143,7 @@ def test_the_run_folder_says_what_was_asked_and_what_was_seen(data, tmp_path, mo
     words = "classification (2 classes, the largest: 50% clique); --task changes this"
     assert f"target kind: {words}" in log
     assert "g: 20 graphs, 18 to train, 0 to validate, 2 to test" in log
+    assert "fields of the graphs: none, structure alone" in log
     assert f"wrote {tmp_path}/model" in log
     assert log in done.stderr
     assert str(tmp_path) in done.stdout
@@ -295,3 +296,17 @@ def test_off_a_terminal_progress_is_lines(data, tmp_path, monkeypatch):
     assert "training: " not in run_command(
         "train", data, "--out", tmp_path / "quiet", *FAST, "--no-progress"
     ).stderr  # fmt: skip
+
+
+def test_fields_that_are_read_are_called_as_the_user_calls_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "save", DRAW)
+    graphs = [graph.copy() for graph in GRAPHS]
+    for graph in graphs:
+        nx.set_node_attributes(graph, {v: "ab"[k % 2] for k, v in enumerate(graph)}, "op")
+        nx.set_edge_attributes(graph, 2.0, "weight")
+    data = write_json_lines(tmp_path / "g.jsonl", graphs, kind=NAMES)
+    done = run_command("train", data, "--out", tmp_path / "run", *FAST, "--vertex-labels", "op")
+    assert done.exit_code == 0, done.output
+    assert "fields of the graphs: vertex labels op (2 values), edge weights" in done.stderr
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["vocabulary"]["columns"] == {"label": ["op"]}
