@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import (
-    echo,
-    lines,
-    naming_graphs,
-    print_result,
-    ready_file,
-    ready_folder,
-)
+from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file, ready_folder
 from softperm.cli.inputs import (
     DataRoot,
     Device,

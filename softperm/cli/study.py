@@ -7,13 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softperm.cli.console import (
-    echo,
-    hint_at_resuming,
-    lines,
-    print_result,
-    ready_folder,
-)
+from softperm.cli.console import echo, hint_at_resuming, lines, print_result, ready_folder
 from softperm.progress import progress_bars
 
 app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)

@@ -14,13 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softperm.data.canonical import (
-    check_same_fields,
-    count_edges,
-    describe_field,
-    has_rows,
-    width,
-)
+from softperm.data.canonical import check_same_fields, count_edges, describe_field, has_rows, width
 from softperm.data.collection import Collection
 from softperm.data.features import structural_features
 from softperm.data.molecules import Molecules, bond_names, element_symbols

@@ -19,13 +19,7 @@ from softperm.data.collection import Collection
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.jit import kernel
 from softperm.parallel import cores, over_ranges
-from softperm.training.tasks import (
-    Classification,
-    MultiLabel,
-    Regression,
-    Task,
-    mean_prediction,
-)
+from softperm.training.tasks import Classification, MultiLabel, Regression, Task, mean_prediction
 
 if TYPE_CHECKING:
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor

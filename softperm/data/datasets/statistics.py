@@ -54,11 +54,6 @@ class Comparison:
     note: str
     digits: int
 
-    @property
-    def agrees(self) -> bool:
-        """Whether the two numbers are equal after rounding."""
-        return self.found == self.published
-
 
 def statistics_of(dataset: Dataset) -> Statistics:
     """The numbers of the paper's table, computed from a dataset's graphs.
