@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom; the site executes them again and shows their output."""
 
+import ast
 import json
 from pathlib import Path
 
@@ -21,10 +22,7 @@ def test_there_are_notebooks():
 @pytest.mark.usefixtures("shapes_unchecked")
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem != "distances"))
-        for path in NOTEBOOKS
-    ],
+    [pytest.param(path, id=path.stem, marks=pytest.mark.slow) for path in NOTEBOOKS],
 )
 def test_a_notebook_runs(path):
     """In this process, where torch is loaded; a kernel would spend most of its time importing."""
@@ -35,6 +33,17 @@ def test_a_notebook_runs(path):
     for number, cell in enumerate(cells(path, "code")):
         exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), names)
     pyplot.close("all")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_notebook_imports_is_there(path):
+    """The quick part of running it."""
+    code = "\n".join("".join(cell["source"]) for cell in cells(path, "code"))
+    imports = [
+        each for each in ast.parse(code).body if isinstance(each, ast.Import | ast.ImportFrom)
+    ]
+    assert any("softperm" in ast.unparse(each) for each in imports)
+    exec(compile(ast.Module(imports, []), path.name, "exec"), {})
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

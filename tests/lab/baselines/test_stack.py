@@ -84,9 +84,13 @@ FALLING = [
     {"decay": 0.3, "decay_patience": 1},
     {"decay": 0.3, "decay_patience": 1, "decay_floor": 2e-3},
 ]
+every_schedule = pytest.mark.parametrize(
+    "schedule",
+    [FALLING[0], *(pytest.param(other, marks=pytest.mark.slow) for other in FALLING[1:])],
+)
 
 
-@pytest.mark.parametrize("schedule", FALLING)
+@every_schedule
 def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates_that_fall(
     schedule,
 ):
@@ -146,7 +150,7 @@ def test_halving_is_the_step_schedule_of_torch():
         assert_close(ours.state_dict()[key], tensor, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("schedule", FALLING)
+@every_schedule
 def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(schedule, tmp_path, monkeypatch):
     whole, broken, again = gins(), gins(), gins()
     settings = TrainingConfig(epochs=EPOCHS, batch_size=4, **schedule)
