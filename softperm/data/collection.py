@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, cast
@@ -110,6 +111,16 @@ class Collection:
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()}
         return replace(self, **moved)
+
+    def digest(self, **more: Tensor) -> str:
+        """SHA-256 of all arrays, and of further ones by name."""
+        digest = hashlib.sha256()
+        arrays = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, tensor in {**arrays, **more}.items():
+            if isinstance(tensor, Tensor):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def select(self, index: Int[Tensor, " b"]) -> Collection:
         """The collection of the chosen graphs, in the given order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -164,14 +164,9 @@ def from_graphs(
         splits = (random_split(len(graphs), seed),)
     else:
         splits = make_folds(y if kind == "classification" else None, len(graphs), seed, folds)
-    digest = hashlib.sha256()
-    content = {f.name: getattr(graphs, f.name) for f in fields(graphs)} | {"y": y}
-    for name_of, value in content.items():
-        digest.update(f"{name_of} {getattr(value, 'shape', value)};".encode())
-        if isinstance(value, Tensor):
-            digest.update(value.contiguous().numpy().tobytes())
+    sizes = (graphs.codes, graphs.label_sizes, graphs.edge_label_sizes)
     refit = " refit" if recipe.refit else ""
-    target = Target(name, y, _fingerprint(digest.hexdigest() + refit, splits))
+    target = Target(name, y, _fingerprint(f"{graphs.digest(y=y)} {sizes}{refit}", splits))
     return EvaluationData(name, graphs, kind, splits, {name: target}, recipe.refit)
 
 
@@ -227,8 +222,4 @@ def _splits(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Split, ...]:
 
 
 def _fingerprint(content: str, splits: tuple[Split, ...]) -> str:
-    digest = hashlib.sha256(content.encode())
-    for split in splits:
-        for part in (split.train, split.validation, split.test):
-            digest.update(part.to(torch.int64).numpy().tobytes() + b";")
-    return digest.hexdigest()
+    return hashlib.sha256(content.encode() + b"".join(s.tobytes() for s in splits)).hexdigest()

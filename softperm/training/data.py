@@ -95,20 +95,10 @@ class TrainingData:
         unchanging = {k: v for k, v in trained.items() if k not in free}
         text = [changed_settings(config), unchanging, repr(self.task), list(self.target_names)]
         digest = hashlib.sha256(json.dumps(text).encode())
-        digest.update((self.content or self._hash_content()).encode())
-        for part in (self.split.train, self.split.validation, self.split.test):
-            digest.update(part.to(torch.int64).numpy().tobytes() + b";")
+        digest.update((self.content or self.graphs.digest(y=self.y)).encode())
+        digest.update(self.split.tobytes())
         if self.weight is not None:
             digest.update(self.weight.double().numpy().tobytes())
-        return digest.hexdigest()
-
-    def _hash_content(self) -> str:
-        digest = hashlib.sha256()
-        tensors = {f.name: getattr(self.graphs, f.name) for f in fields(self.graphs)}
-        for name, tensor in {**tensors, "y": self.y}.items():
-            if isinstance(tensor, Tensor):
-                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
 

@@ -170,8 +170,7 @@ def from_dataset(
         split = divide(y, classes, test, validation, seed)
     sizes = dataset.collection.sizes
     if skip_empty:
-        parts = (split.train, split.validation, split.test)
-        split = Split(*(part[sizes[part] > 0] for part in parts))
+        split = Split(*(part[sizes[part] > 0] for part in split.parts))
     else:
         warn_empty(sizes.tolist())
     metric = METRICS.get(dataset.name, "roc_auc")

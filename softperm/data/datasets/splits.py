@@ -31,6 +31,15 @@ class Split:
     validation: Int[Tensor, " validation"]
     test: Int[Tensor, " test"]
 
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Training, validation and test graphs."""
+        return self.train, self.validation, self.test
+
+    def tobytes(self) -> bytes:
+        """The three sets as bytes, for fingerprints."""
+        return b"".join(part.to(torch.int64).numpy().tobytes() + b";" for part in self.parts)
+
 
 @dataclass(frozen=True)
 class Folds:
@@ -179,7 +188,7 @@ def _parse_fold(fold: dict) -> Split:
 def _check(splits: tuple[Split, ...], graphs: int, path: Path) -> None:
     whole = torch.arange(graphs)
     for number, split in enumerate(splits):
-        together = torch.cat([split.train, split.validation, split.test]).sort().values
+        together = torch.cat(split.parts).sort().values
         if not torch.equal(together, whole):
             raise ValueError(
                 f"{path}: fold {number} has {together.numel():,} graphs, not each of the dataset's "
@@ -196,6 +205,6 @@ def _check(splits: tuple[Split, ...], graphs: int, path: Path) -> None:
 def _digest(splits: tuple[Split, ...]) -> str:
     total = hashlib.sha256()
     for split in splits:
-        for part in (split.train, split.validation, split.test):
+        for part in split.parts:
             total.update(json.dumps(part.tolist()).encode() + b"\n")
     return total.hexdigest()
