@@ -16,11 +16,15 @@ from types import ModuleType
 from typing import Any
 
 DEFERRED = {
+    "fsspec",
     "networkx",
+    "numpy.f2py",
     "pandas",
     "scipy.stats",
     "torch._dynamo",
+    "torch.distributions",
     "torch.export",
+    "torch.profiler",
     "torch_geometric.datasets",
     "torch_geometric.explain",
     "torch_geometric.llm",
