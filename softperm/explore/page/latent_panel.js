@@ -76,5 +76,5 @@ function shares(title, list) {
       ),
       h("span", { class: "bar-value" }, percent(share.here)),
     );
-  return h("section", { "aria-label": title }, h("h3", {}, title, h("small", {}, " share of its vertices; the line is the share of all vertices")), list.map(row));
+  return h("section", { "aria-label": title }, h("h3", {}, title, h("small", {}, " share here; the line is that of all vertices")), list.map(row));
 }
