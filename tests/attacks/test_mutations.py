@@ -148,6 +148,19 @@ def test_prepared_datasets(dataset, tmp_path):
         assert counts["refused"] == 0
 
 
+@pytest.mark.parametrize("years", [-10, 10])
+def test_a_clock_that_jumps_hides_no_damage(years, dataset):
+    """The stamp of the verification, or the damaged file, has a time of long ago or far ahead."""
+    expected, path = digest(load_dataset("TOY").y), dataset / "classes.npy"
+    moved = path.stat().st_mtime_ns + years * 365 * 24 * 3600 * 10**9
+    for jumped in (dataset / STAMP, path):
+        content = bytearray(path.read_bytes())
+        content[-8] ^= 1
+        path.write_bytes(content)
+        os.utime(jumped, ns=(moved, moved))
+        assert digest(load_dataset("TOY").y) == expected
+
+
 def test_indexes(tmp_path):
     graphs = [nx.path_graph(n) for n in range(2, 9)] + [nx.cycle_graph(n) for n in range(3, 9)]
     GraphIndex.build(graphs, ids=[f"g{k}" for k in range(len(graphs))]).save(tmp_path / "index")
