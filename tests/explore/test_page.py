@@ -1,7 +1,6 @@
 """The page in a browser: every part is clicked, and what it shows is compared with Python."""
 
 import re
-import runpy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -418,24 +417,10 @@ def opens_and_answers_quickly(open_page, path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [130_831, 200_000])
 def test_a_map_of_qm9s_size_and_a_larger_one_open_and_answer_quickly(open_page, tmp_path, count):
-    """Rings in place of QM9, whose page takes minutes to compute."""
+    """Rings in place of QM9, whose page takes minutes to compute: see benchmarks/page.py."""
     path = tmp_path / "many.html"
     path.write_text(write_page.page_html(many_graphs(count)))
     opens_and_answers_quickly(open_page, path, count)
-
-
-@pytest.mark.slow
-@pytest.mark.data
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("without_shape_checks")
-def test_the_page_of_qm9_opens_and_answers_quickly(open_page, data_root, tmp_path, monkeypatch):
-    """The page that benchmarks/page.py measures."""
-    pytest.importorskip("rdkit")
-    monkeypatch.setenv("SOFTPERM_DATA", str(data_root))
-    benchmark = Path(__file__).parents[2] / "benchmarks" / "page.py"
-    path = tmp_path / "qm9.html"
-    path.write_text(runpy.run_path(str(benchmark))["build"](), encoding="utf-8")
-    opens_and_answers_quickly(open_page, path, 130_831)
 
 
 def test_a_page_that_would_be_too_large_stores_fewer_graphs_and_says_so(
