@@ -121,7 +121,7 @@ class _CheckHost:
         if scope["type"] == "http":
             name = _host_name(Headers(scope=scope).get("host", ""))
             if not ({name, "*"} & self.names or _is_address(name)):
-                problem = f"this server does not answer to the name {name!r}; allow it"
+                problem = f"this server does not answer to {name!r}: add it to the allowed names"
                 app = JSONResponse({"error": problem}, 400)
         await app(scope, receive, send)
 
@@ -294,7 +294,9 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as problem:
         reason = str(problem.strerror or problem).partition(" (")[0].lower()
-        raise ValueError(f"cannot serve at {host}, port {port}: {reason}; choose others") from None
+        raise ValueError(
+            f"cannot serve at {host}, port {port}: {reason}; choose another host or port"
+        ) from None
 
 
 def serve(app: Any, listening: socket.socket) -> None:
