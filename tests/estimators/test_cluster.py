@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray leaves sockets and pro
 def two_workers():
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     ray.init(
+        address="local",  # not the cluster of another test
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
