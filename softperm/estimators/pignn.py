@@ -266,7 +266,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
 
     def _measure(self, train: Examples) -> Sharpness | None:
         """The sharpness of the permutations of training graphs; None without permutations."""
-        return _measure_sharpness(self.model_, train)
+        sharpness = measure_sharpness(self.model_, train.graphs, train.index)
+        _warn_if_uniform(sharpness)
+        return sharpness
 
     def _grow_forest(self, train: Examples, settings: TrainingConfig) -> GraphForest:
         """The random forest of the training graphs."""
@@ -884,13 +886,15 @@ def _mean_aligned(model: PiGNN, graphs: Collection) -> list[Float[Tensor, "P ...
 
 
 @torch.no_grad()
-def _measure_sharpness(model: PiGNN, train: Examples) -> Sharpness:
-    """The sharpness of the permutations of some training graphs; warns if they are uniform."""
-    count = min(len(train.index), SHARPNESS_GRAPHS)
-    sample = train.index[torch.linspace(0, len(train.index) - 1, count).long()]
+def measure_sharpness(model: PiGNN, graphs: Collection, train: Int[Tensor, " t"]) -> Sharpness:
+    """The sharpness of the permutations of at most 256 training graphs, at even distances."""
+    count = min(len(train), SHARPNESS_GRAPHS)
+    sample = train[torch.linspace(0, len(train) - 1, count).long()]
     with evaluating(model):
-        batch = train.graphs.batch(sample).to(next(model.parameters()).device)
-        sharpness = model.sharpness(batch)
+        return model.sharpness(graphs.batch(sample).to(next(model.parameters()).device))
+
+
+def _warn_if_uniform(sharpness: Sharpness) -> None:
     if sharpness.row_entropy > UNIFORM_ENTROPY:
         warnings.warn(
             f"the soft permutations are nearly uniform (row entropy {sharpness.row_entropy:.3f} of "
@@ -899,7 +903,6 @@ def _measure_sharpness(model: PiGNN, train: Examples) -> Sharpness:
             UniformPermutationsWarning,
             stacklevel=5,
         )
-    return sharpness
 
 
 def _split_tensors(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:

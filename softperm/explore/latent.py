@@ -18,7 +18,7 @@ class Share:
     """How often a kind of vertex occurs.
 
     Attributes:
-        name: name of the kind, such as a label.
+        name: the label, degree or neighbourhood that these vertices have in common.
         here: its share of the vertices of one latent vertex.
         overall: its share of all vertices.
     """

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
-from softperm.estimators.pignn import SHARPNESS_GRAPHS
+from softperm.estimators.pignn import measure_sharpness
 from softperm.lab.configurations import (
     FOREST,
     FORESTS,
@@ -597,13 +597,10 @@ class _Networks:
 
     def sharpness(self, place: int) -> Sharpness | None:
         """The sharpness of a network's permutations of some training graphs."""
-        model, train = self.models[place], self.parts[place].train
+        model = self.models[place]
         if not isinstance(model, PiGNN):
             return None
-        count = min(len(train), SHARPNESS_GRAPHS)
-        sample = train[torch.linspace(0, len(train) - 1, count).long()]
-        with torch.no_grad(), evaluating(model):
-            return model.sharpness(self.graphs.batch(sample).to(self.device))
+        return measure_sharpness(model, self.graphs, self.parts[place].train)
 
 
 def _fingerprint(job: Job, data: EvaluationData) -> str:

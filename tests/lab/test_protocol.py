@@ -78,10 +78,8 @@ def test_refitted_final_runs_learn_from_training_and_validation_graphs(model, tm
     records = evaluate(data, [rival], PROTOCOL, LocalExecutor(), tmp_path)
     assert all(math.isnan(r.validation_score) and 0 <= r.test_score <= 1 for r in records)
     assert cells_of(records)[0].validation_rank == -math.inf
-    paths = write_report(
-        records, tmp_path / "report", "Rings"
-    )  # without a curve of validation graphs
-    assert not list((tmp_path / "report").glob("curves*"))
+    paths = write_report(records, tmp_path / "report", "Rings")
+    assert not list((tmp_path / "report").glob("curves*"))  # there are no validation graphs
     assert paths["html"].exists()
 
 
