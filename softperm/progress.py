@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 LOG_EVERY_SECONDS = 10.0
+KNOWN_SHARE = 0.01  # of the work must be done before the time left is told; kernels compile first
 Number = int | float
 LOGGER = logging.getLogger("softperm")
 
@@ -92,7 +93,7 @@ class _Log:
         words = f"{activity}: {done:.0%}" if total == 1 else f"{activity}: {done:,.0f}"
         if total > 1:
             words += f" of {total:,.0f} ({done / total:.0%})"
-        if total and done > at_first:
+        if total and done - at_first >= KNOWN_SHARE * total:
             left = (now - since) * (total - done) / (done - at_first)
             words += f", about {format_seconds(left)} left"
         LOGGER.info("%s", f"{words}, {note}" if note else words)

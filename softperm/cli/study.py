@@ -45,12 +45,12 @@ def demo(
     ready_folder(out)
     echo("1. Two graphs, aligned. A network learns to tell barbells from lollipops.")
     pair = alignment.run()
-    title = f"Two graphs: alike to {pair.before:.0%} as numbered, to {pair.after:.0%} aligned"
+    title = f"Two graphs: alike to {pair.before:.1%} as numbered, to {pair.after:.1%} aligned"
     plots.save(plots.aligned_pair(pair.graphs, pair.permutations, title), out / "alignment")
     echo(
         f"   It is right on {pair.accuracy:.0%} of graphs it has not seen. The adjacency matrices "
-        f"of two barbells,\n   numbered at random, are alike to {pair.before:.0%} (cosine); "
-        f"aligned, to {pair.after:.0%}. Look at {out}/alignment.png"
+        f"of two barbells,\n   numbered at random, are alike to {pair.before:.1%} (cosine); "
+        f"aligned, to {pair.after:.1%}. Look at {out}/alignment.png"
     )
     echo("2. Do distances of learnt vectors follow exact distances of graphs? The paper's study.")
     synthetic(out=out, seeds=seeds, epochs=epochs, as_json=as_json)
