@@ -11,6 +11,7 @@ the same idea.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -231,41 +232,31 @@ def lower_bounds(
         layout: the columns.
         price: the prices of the blocks.
     """
-    bounds = np.empty(len(vectors))
-    if layout.start[2] == layout.start[3] and price.edge_label == 0.0:
-        _scan(query, vectors, layout.start[1], price.edge / 2, bounds)
-    else:
-        _scan_blocks(query, size, vectors, sizes, layout, price, bounds)
-    return bounds
+    any_edge, one_label, vertices = (
+        _differences(query, vectors, int(first), int(last))
+        for first, last in pairwise(layout.start)
+    )
+    bounds = 0.5 * price.edge * any_edge
+    if price.edge_label > 0.0:
+        bounds += 0.5 * price.edge_label * one_label
+    if layout.start[2] == layout.start[3]:
+        return bounds
+    if price.strict:
+        return bounds + price.vertex * vertices
+    apart = np.abs(sizes - size)
+    relabelled = np.maximum(0, (vertices - apart + 1) // 2)
+    return bounds + price.vertex * apart + price.relabel * relabelled
 
 
 @kernel
-def _scan(query, vectors, columns, price, bounds):
-    """Bounds from one block of columns: the fast case."""
+def _differences(query, vectors, first, last):
+    """(B,) ℓ₁ differences between the query and each vector in some columns."""
+    total = np.zeros(vectors.shape[0], np.int32)
+    own = query[first:last]
     for g in range(vectors.shape[0]):
-        total = np.int32(0)
-        for k in range(columns):
-            total += abs(np.int32(vectors[g, k]) - np.int32(query[k]))
-        bounds[g] = price * total
-
-
-@kernel
-def _scan_blocks(query, size, vectors, sizes, layout, price, bounds):
-    """Bounds from all blocks."""
-    for g in range(vectors.shape[0]):
-        bound = 0.0
-        for block in range(3):
-            total = np.int32(0)
-            for k in range(layout.start[block], layout.start[block + 1]):
-                total += abs(np.int32(vectors[g, k]) - np.int32(query[k]))
-            if block == 0:
-                bound += 0.5 * price.edge * total
-            elif block == 1:
-                bound += 0.5 * price.edge_label * total
-            elif price.strict:
-                bound += price.vertex * total
-            else:
-                apart = abs(np.int64(sizes[g]) - size)
-                bound += price.vertex * apart
-                bound += price.relabel * max(0, (total - apart + 1) // 2)
-        bounds[g] = bound
+        row = vectors[g, first:last]
+        apart = np.int32(0)
+        for k in range(own.size):
+            apart += abs(np.int32(row[k]) - np.int32(own[k]))
+        total[g] = apart
+    return total

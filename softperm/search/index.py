@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from softperm.data.graphs import as_graph, as_graphs
-from softperm.distance.branch_and_bound import round_down, search_briefly, value_above
+from softperm.distance.branch_and_bound import round_down, round_up, search_briefly, value_above
 from softperm.distance.costs import Codes, EditCosts, Model
 from softperm.distance.exact import LARGEST, check_time_limit, solve
 from softperm.distance.pairs import Packed, pack, pair_of
@@ -387,12 +387,11 @@ class GraphIndex:
     def _nearest(self, query: _Query, k: int) -> SearchResult:
         count = min(k, int(np.isfinite(query.lower).sum()))
         while count and not query.is_over():
-            possible = np.where(query.too_large, np.inf, query.lower)
-            radius = float(np.partition(possible, count - 1)[count - 1])
+            radius = query.bound_of(count)
             near = query.exact & (query.lower <= radius + SLACK)
             enough = int(near.sum()) >= count
             rows = query.open_rows(radius - 2 * SLACK if enough else radius)
-            fresh = rows[~query.visited[rows]]
+            fresh = rows[~query.hard[rows]]
             limit = radius if query.model.step else 1.1 * radius + 1e-6
             if fresh.size:
                 query.search_briefly(fresh, limit, count)
@@ -523,14 +522,26 @@ class _Query:
         self.upper = np.full(lower.size, np.inf)
         self.exact = np.zeros(lower.size, bool)
         self.visited = np.zeros(lower.size, bool)
+        self.hard = np.zeros(lower.size, bool)  # the brief search could not decide it
         self.too_large = np.zeros(lower.size, bool)
         self.attempts = np.zeros(lower.size, np.int64)
         self.matchings: dict[int, np.ndarray] = {}
+        self._ceiling = 2.0 * float(lower.min(initial=0.0)) + 4.0
         self.first = np.append(0, np.cumsum([len(segment) for segment in segments]))
 
     def is_over(self) -> bool:
         """Whether the time is over."""
         return perf_counter() >= self.deadline
+
+    def bound_of(self, count: int) -> float:
+        """The lower bound of the ``count``-th graph in the order of bounds."""
+        possible = self.lower[~self.too_large] if self.too_large.any() else self.lower
+        below = possible[possible <= self._ceiling]
+        if below.size < count:
+            below = possible
+        bound = float(np.partition(below, count - 1)[count - 1]) if below.size >= count else np.inf
+        self._ceiling = bound + 4.0
+        return bound
 
     def open_rows(self, radius: float) -> Int[np.ndarray, " R"]:
         """Graphs that are not decided and may be within a radius, by their lower bounds."""
@@ -569,6 +580,7 @@ class _Query:
         )  # fmt: skip
         found = np.isfinite(cost)
         self.visited[rows] = True
+        self.hard[rows] = ~found & (lower <= limit + SLACK)
         self.lower[rows] = np.where(found, cost, np.maximum(self.lower[rows], lower))
         self.upper[rows] = np.minimum(self.upper[rows], cost)
         self.exact[rows] = found
@@ -673,6 +685,7 @@ def search_candidates(
                 match[k, i] = tree.best[i] if tree.best[i] < size else -1
         else:
             lower[k] = allowed + model.step if model.step > 0.0 else allowed + 4e-9
+            lower[k] = max(lower[k], round_up(pair, bound))
 
 
 def _check_symmetric(costs: EditCosts) -> None:
