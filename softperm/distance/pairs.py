@@ -186,9 +186,10 @@ def make_pair(model, kind_a, label_a, kind_b, label_b, labels):
     groups = labels if model.strict else 1
     near_a = _neighbours(model, kind_a, label_a, groups)
     near_b = _neighbours(model, kind_b, label_b, groups)
-    price = np.repeat(model.price, groups)
+    kept = _merge_groups(near_a, near_b, groups)
+    price = model.price[kept // groups]
     offset, edges = _offset(model, kind_a, label_a, kind_b, label_b)
-    dense = price.size == 1 and edges > 0.3 * n * (n - 1)
+    dense = near_a.shape[0] == 1 and price.size == 1 and edges > 0.3 * n * (n - 1)
     gap = model.step * (1.0 - 2.0**-5)
     if model.step == 0.0 or offset > 2.0**48:
         gap = 1e-9 * offset + 1e-12
@@ -204,8 +205,8 @@ def make_pair(model, kind_a, label_a, kind_b, label_b, labels):
         twin_b=twin_b,
         orbit_a=twin_a,
         orbit_b=twin_b,
-        near_a=near_a,
-        near_b=near_b,
+        near_a=near_a[: kept.size],
+        near_b=near_b[: kept.size],
         price=price,
         order_a=_by_weight(model, kind_a, sorted_rows),
         order_b=_by_weight(model, kind_b, sorted_rows),
@@ -366,6 +367,55 @@ def _neighbours(model, kind, label, groups):
                         group = c * groups + (label[j] if groups > 1 else 0)
                         insert(near[group], i, j)
     return near
+
+
+@inner
+def _merge_groups(near_a, near_b, groups):
+    """Merges the groups of a channel that only one graph has: none of their edges finds a match.
+
+    The remaining groups move to the front in place.
+
+    Args:
+        near_a: (G, N, W) bit sets of the neighbours of each row in each group.
+        near_b: the same of each column.
+        groups: number of groups of each channel.
+
+    Returns:
+        The former number of each remaining group.
+    """
+    kept = np.empty(near_a.shape[0], np.int64)
+    count, channel = 0, -1
+    alone_a, alone_b = -1, -1  # the channel's merged groups
+    for g in range(near_a.shape[0]):
+        if g // groups != channel:
+            channel, alone_a, alone_b = g // groups, -1, -1
+        in_a, in_b = _any(near_a[g]), _any(near_b[g])
+        into = count
+        if in_a and not in_b:
+            alone_a = into = alone_a if alone_a >= 0 else count
+        elif in_b and not in_a:
+            alone_b = into = alone_b if alone_b >= 0 else count
+        elif not in_a:
+            continue
+        for i in range(near_a.shape[1]):
+            for w in range(near_a.shape[2]):
+                fresh = into == count
+                near_a[into, i, w] = near_a[g, i, w] | (near_a[into, i, w] * np.uint64(not fresh))
+                near_b[into, i, w] = near_b[g, i, w] | (near_b[into, i, w] * np.uint64(not fresh))
+        if into == count:
+            kept[count] = g
+            count += 1
+    return kept[:count]
+
+
+@inner
+def _any(sets):
+    """Whether one of the sets has a member."""
+    for i in range(sets.shape[0]):
+        for w in range(sets.shape[1]):
+            if sets[i, w]:
+                return True
+    return False
 
 
 @inner
