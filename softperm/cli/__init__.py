@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from softperm import __version__
-from softperm.cli.startup import defer_imports
+from softperm.cli.startup import collect_rarely, defer_imports
 
 COMMANDS = (
     "train", "predict", "embed", "explain", "distance", "index", "search", "explore", "evaluate",
@@ -124,6 +124,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """Runs the command line."""
+    collect_rarely()
     defer_imports()
     app(prog_name="softperm")
 

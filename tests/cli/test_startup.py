@@ -24,8 +24,9 @@ finally:
 """
 
 ONE_COMMAND = """
-import sys
+import atexit, gc, sys
 from softperm.cli import COMMANDS, main
+atexit.register(lambda: print("left to the last collection:", len(gc.get_objects())))
 sys.argv = ["softperm", "report", "--help"]
 try:
     main()
@@ -60,10 +61,11 @@ def test_predict_loads_neither_compiler_nor_plots_nor_tables(tmp_path):
     assert "loaded: []" in done.stdout
 
 
-def test_a_command_imports_no_other_command():
+def test_a_command_imports_no_other_command_and_ends_without_a_collection():
     command = [sys.executable, "-c", ONE_COMMAND]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "loaded: ['report']" in done.stdout
+    assert "left to the last collection: 0" in done.stdout
 
 
 def test_a_deferred_module_runs_at_its_first_use(tmp_path):
