@@ -4,7 +4,10 @@ A command is killed before its k-th change of a file, shortly after it, or after
 it is stopped for a while and continues. Run again, it must leave the files and the numbers that it
 leaves without a kill, and what was finished before must still be there.
 
-    python kills.py FOLDER --kills 9 [--seed 1] [--processes 1] [COMMAND …]
+    python kills.py FOLDER --kills 9 [--seed 1] [--processes 1] [--counts FILE] [COMMAND …]
+
+With ``--counts`` the printed lines are also appended to a file, and a later run with the same seed
+continues after them.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ DONE = ("holds a finished run", "use --add to add graphs")  # the kill came afte
 NETWORK = ("--epochs", "3", "--latent-vertices", "3", "--hidden", "4", "--batch-size", "8")
 PROTOCOL = ("--folds", "2", "--epochs", "2", "--final-runs", "1", "--configurations", "1")
 PART = 6  # kills of a command between two looks at the list of what is left to do
+ROWS = 8  # graphs of a part of a table, so that a few graphs make three
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,21 @@ def saved_model(folder: Path) -> None:
     estimator.predict([nx.path_graph(3)])
 
 
+def vectors(folder: Path) -> Any:
+    """Answers of an index and of its vectors."""
+    from softperm import GraphIndex
+    from softperm.search import VectorIndex
+
+    found = VectorIndex.open(folder / "index" / "vectors", GraphIndex.open(folder / "index"))
+    nearest = found.nearest(nx.path_graph(5), k=30).hits
+    return [searched(folder), [[hit.id, round(hit.distance, 4)] for hit in nearest]]
+
+
+def tables(folder: Path) -> list[str]:
+    """The parts of a table in a folder."""
+    return [digest(path) for path in sorted((folder / "p").glob("*.parquet"))]
+
+
 def studied(folder: Path) -> Any:
     """Figures of a study."""
     files = (path for path in (folder / "study").iterdir() if path.suffix in (".json", ".npy"))
@@ -170,25 +189,49 @@ SCENARIOS: dict[str, Scenario] = {
     "index --add": Scenario(
         "index IN/g.jsonl --out OUT/index --add", searched, old_index, ("index", "index")
     ),
+    "index --vectors": Scenario(
+        "index IN/g.jsonl --out OUT/index --vectors IN/model", vectors, needs="faiss"
+    ),
     "search": Scenario(
-        "search IN/index IN/g.jsonl -k 3 --out OUT/h.csv --matchings OUT/m.json",
-        digests("h.csv", "m.json"),
+        "search IN/index IN/g.jsonl -k 3 --out OUT/h.csv --matchings OUT/m.json --picture "
+        "OUT/h.png",
+        digests("h.csv", "m.json", "h.png"),
     ),
     "predict": Scenario("predict IN/model IN/g.jsonl --out OUT/p.csv", digests("p.csv")),
     "predict a folder": Scenario(
-        "predict IN/model IN/g.jsonl --out OUT/p",
-        lambda folder: [digest(path) for path in sorted((folder / "p").glob("*.parquet"))],
-        needs="pyarrow",
+        "predict IN/model IN/g.jsonl --out OUT/p --processes 1", tables, needs="pyarrow"
+    ),
+    "predict on a dataset": Scenario(
+        "predict IN/model TOY --data-root IN/root --out OUT/p.jsonl", digests("p.jsonl")
     ),
     "embed": Scenario("embed IN/model IN/g.jsonl --out OUT/e.npz", arrays("e.npz")),
-    "explain": Scenario("explain IN/model IN/g.jsonl --out OUT/x.csv", digests("x.csv")),
-    "explore": Scenario("explore IN/model IN/g.jsonl --out OUT/x.html", digests("x.html")),
+    "explain": Scenario(
+        "explain IN/model IN/g.jsonl --out OUT/x.csv --graphs 1,2 --pictures OUT/x --deletion "
+        "OUT/d.csv",
+        lambda folder: [[path.name, digest(path)] for path in sorted(folder.rglob("*.[cp]*"))],
+    ),
+    "explore": Scenario(
+        "explore IN/model IN/g.jsonl --out OUT/x.html --explain 3", digests("x.html")
+    ),
+    "explore --export": Scenario(
+        "explore IN/model IN/g.jsonl --out OUT/x.html --export OUT/x.parquet --explain 0",
+        digests("x.html", "x.parquet"),
+        needs="pyarrow",
+    ),
+    "push --card": Scenario(
+        "push IN/model somebody/something --card OUT/card.md", digests("card.md")
+    ),
     "report": Scenario(
         "report IN/evaluation --out OUT/r --collect",
         digests("r/table.csv", "r/table.md", "r/records.jsonl.gz"),
     ),
     "study synthetic": Scenario(
         "study synthetic --seeds 1 --epochs 1 --out OUT/study", studied, rare=True
+    ),
+    "study runtime": Scenario(
+        "study runtime --epochs 1 --naive-epochs 1 --out OUT/study",
+        lambda folder: files_in(folder / "study"),
+        rare=True,
     ),
     "save": Scenario(
         "save IN/model OUT/model", digests("model/model.safetensors"), saved_model, ("old", "model")
@@ -274,6 +317,9 @@ def call(arguments: list[str], folder: Path, log: Path, attack: Attack | None) -
         count += 1
 
     sys.addaudithook(watch)
+    from softperm.estimators import streaming
+
+    streaming.ROWS = ROWS
     if arguments[0] == "save":
         from softperm import PiGNNClassifier
 
@@ -335,7 +381,7 @@ def attack(base: Path, name: str, count: int, seed: str) -> dict[str, Any]:
     place = base / seed.replace(" ", "-")
     folder, command = place / "out", scenario.arguments.split()
     counts: dict[str, Any] = dict.fromkeys(("kills", "stops", "ended", "identical"), 0)
-    losses: list[str] = []
+    about, losses = {"command": name, "seed": seed}, []
 
     def fresh() -> None:
         shutil.rmtree(place, ignore_errors=True)
@@ -349,7 +395,7 @@ def attack(base: Path, name: str, count: int, seed: str) -> dict[str, Any]:
     fresh()
     started = time.monotonic()
     if run(command, inputs, folder) != 0:
-        return {"command": name, **counts, "changes": 0, "losses": [f"not killed: {said()}"]}
+        return {**about, **counts, "changes": 0, "losses": [f"not killed: {said()}"]}
     duration = time.monotonic() - started
     expected = [scenario.result(folder), files_in(folder)]
     changes = int((place / "changes").read_text())
@@ -384,9 +430,9 @@ def attack(base: Path, name: str, count: int, seed: str) -> dict[str, Any]:
             assert finished <= scenario.finished(folder), "a finished training was repeated"
             counts["identical"] += 1
         except Exception as problem:
-            losses.append(f"{attack}: {type(problem).__name__}: {problem}")
+            losses.append(f"{attack}: {type(problem).__name__}: {str(problem)[:3000]}")
     shutil.rmtree(place, ignore_errors=True)
-    return {"command": name, **counts, "changes": changes, "losses": losses}
+    return {**about, **counts, "changes": changes, "losses": losses}
 
 
 def available(name: str) -> bool:
@@ -405,6 +451,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, required=True)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--counts", type=Path, default=Path(os.devnull))
     options = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
     os.environ.pop("SOFTPERM_DATA", None)
@@ -413,6 +460,9 @@ def main() -> None:
     make_inputs(options.folder / "inputs", names.replace("--data IN/", ""))
     kills = {n: -(-options.kills // (20 if SCENARIOS[n].rare else 1)) for n in options.commands}
     parts = [(n, k) for k in range(0, options.kills, PART) for n in kills if k < kills[n]]
+    before = options.counts.read_text().splitlines() if options.counts.exists() else []
+    done = {json.loads(line)["seed"] for line in before}
+    parts = [(n, k) for n, k in parts if f"{options.seed} {n} {k}" not in done]
     context = multiprocessing.get_context("fork")
     parts.sort(key=lambda part: not SCENARIOS[part[0]].rare)
     with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
@@ -422,8 +472,11 @@ def main() -> None:
             )
             for n, k in parts
         ]
-        for result in as_completed(results):
-            print(json.dumps(result.result()), flush=True)
+        with options.counts.open("a") as counts:
+            for result in as_completed(results):
+                print(line := json.dumps(result.result()), flush=True)
+                counts.write(f"{line}\n")
+                counts.flush()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 
 KILLS = int(os.environ.get("SOFTPERM_ATTACKS", "0"))
 SEED = os.environ.get("SOFTPERM_ATTACK_SEED", "1")
-COMMANDS = 18
+COMMANDS = 24
 QUICK = ("data get", "index")
 SLOW = ("save", "distance", "train", "predict", "evaluate")
 
