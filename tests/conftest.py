@@ -1,5 +1,6 @@
 """Shared by all tests: the real datasets, the order of files, checks of shapes."""
 
+import gc
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and TRAINING & set(item.path.parts):
             item.fixturenames.insert(0, "shapes_unchecked")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # modules and collected tests stay: no garbage collection needs to visit them
 
 
 @pytest.fixture(scope="session")
