@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from softperm.cli.console import echo, lines, naming_graphs, print_result
+from softperm.cli.console import (
+    echo,
+    lines,
+    naming_graphs,
+    only_writer,
+    print_result,
+    ready_folder,
+)
 from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
-from softperm.files import remove_abandoned
 
 VECTORS = "vectors"  # folder of the vectors in that of an index
 
@@ -43,13 +50,10 @@ def index(
     from softperm.distance import EditCosts
     from softperm.search import GraphIndex
 
-    existing = out.exists() and not _is_unfinished(out)
-    if existing and not add:
-        raise ValueError(f"{out} is not empty; use --add to add graphs to an index")
-    remove_abandoned(out)
-    if not existing and add:
+    if add and not out.exists():
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
-    with lines():
+    with only_writer(out, "index", ready_folder(out)), lines():
+        _clear_unfinished(out, add)
         library = GraphIndex.open(out) if add else None
         file = read_file(data, smiles_column, symmetrise, skip_empty)
         ids = unique_ids(file.ids)
@@ -69,17 +73,29 @@ def index(
                 if new:
                     library.add(graphs, [ids[k] for k in new], chosen, canonical=True)
             _store_vectors(library, out, vectors, dict(zip(ids, file.graphs, strict=True)))
-        library.save(out)
+        library.save(out)  # last: without it, a repeated command starts anew
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print_result({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)
 
 
-def _is_unfinished(out: Path) -> bool:
-    """Whether a folder is empty, or holds only what a killed command left."""
-    left = [path.name for path in out.iterdir()]
-    return "index.json" not in left and all(
-        n.endswith((".safetensors", ".lock", ".lock.soft", ".part")) for n in left
-    )
+def _clear_unfinished(out: Path, add: bool) -> None:
+    """Removes what a killed command left in a folder without an index.
+
+    Raises:
+        ValueError: the folder holds an index or other files, or none where one is needed.
+    """
+    left = [path for path in out.iterdir() if not path.name.endswith((".lock", ".lock.soft"))]
+    ours = all(path.suffix in (".safetensors", ".part") or path.name == VECTORS for path in left)
+    unfinished = ours and not (out / "index.json").exists()
+    if add and unfinished:
+        raise ValueError(f"{out} holds no index; leave out --add to build a new one")
+    if not add and not unfinished:
+        raise ValueError(f"{out} is not empty; use --add to add graphs to an index")
+    for path in left if unfinished else ():
+        if path.name == VECTORS:
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _store_vectors(library: Any, out: Path, vectors: str | None, graphs: dict[str, Any]) -> None:

@@ -84,7 +84,8 @@ def model_folder(run: str) -> str:
     from softperm.nn.model_folder import local_folder
 
     inner = Path(run) / "model"
-    if inner.is_dir() and (Path(run) / CHECKPOINT).exists():
+    finished = (Path(run) / "result.json").exists()
+    if inner.is_dir() and not finished and (Path(run) / CHECKPOINT).exists():
         warnings.warn(
             f"the training in {run} is not finished: the same softperm train command resumes it",
             stacklevel=2,

@@ -175,6 +175,9 @@ def _was_given(context: typer.Context, option: str) -> bool:
 
 def _refuse_finished(out: Path) -> None:
     if (out / "result.json").exists():
+        from softperm.cli.run_folder import CHECKPOINT
+
+        (out / CHECKPOINT).unlink(missing_ok=True)  # a kill may come between the last two steps
         raise ValueError(f"{out} holds a finished run: choose another --out, or delete it")
 
 

@@ -109,6 +109,7 @@ class GraphIndex:
         self.costs = costs
         self._codes, self._layout, self._known_edge_labels = codes, layout, known_edge_labels
         self._segments, self._folder = segments, folder
+        self._saved: dict[str, Any] | None = None  # the manifest when the index was opened or saved
         self._known_rows: tuple[list[Segment], dict[Any, int]] | None = None
 
     @classmethod
@@ -176,7 +177,9 @@ class GraphIndex:
             np.array(about["start"], np.int64),
         )
         costs = EditCosts(**{k: math.inf if v is None else v for k, v in about["costs"].items()})
-        return cls(costs, codes, layout, about["known_edge_labels"], segments, path)
+        index = cls(costs, codes, layout, about["known_edge_labels"], segments, path)
+        index._saved = about
+        return index
 
     def save(self, folder: str | os.PathLike | None = None) -> None:
         """Saves the index; other processes see the old index or the new one, never a mixture.
@@ -186,7 +189,8 @@ class GraphIndex:
                 since then is written.
 
         Raises:
-            ValueError: the folder holds another index, or there is no folder to save to.
+            ValueError: the folder holds another index, another process has saved to it since this
+                index was opened or saved, or there is no folder to save to.
         """
         if folder is None and self._folder is None:
             raise ValueError("the index has not been saved before; pass a folder")
@@ -197,6 +201,11 @@ class GraphIndex:
             elsewhere = self._folder is None or path.resolve() != self._folder.resolve()
             if elsewhere and (path / storage.MANIFEST).exists():
                 raise ValueError(f"{path} already holds an index; choose another folder")
+            if not elsewhere and storage.read_manifest(path) != self._saved:
+                raise ValueError(
+                    f"{path} was changed by another process: open the index again and repeat the "
+                    "change"
+                )
             segments = self._segments
             if len(segments) > SEGMENTS or any(2 * s.removed.sum() > len(s) for s in segments):
                 segments = [storage.merge(segments)]
@@ -206,6 +215,7 @@ class GraphIndex:
             ]
             self._folder = path
             storage.write_manifest(path, self._about(), self._segments)
+            self._saved = storage.read_manifest(path)
             used = {segment.file for segment in self._segments}
             for file in path.glob("*.safetensors"):
                 if file.name not in used:

@@ -9,7 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
+from samples import run_command, write_json_lines
+
+from softperm import GraphIndex
+from softperm.files import exclusive
 
 KILLS = int(os.environ.get("SOFTPERM_ATTACKS", "0"))
 SEED = os.environ.get("SOFTPERM_ATTACK_SEED", "1")
@@ -33,3 +38,52 @@ def test_killed_commands_run_again_to_the_same_results(names, tmp_path):
     assert len({each["command"] for each in results}) == (len(names) or COMMANDS)
     assert [loss for each in results for loss in each["losses"]] == []
     assert sum(each["kills"] for each in results) >= kills * (len(names) or COMMANDS - 1)
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """A file of three paths."""
+    return write_json_lines(tmp_path / "a.jsonl", [nx.path_graph(n) for n in (2, 3, 4)])
+
+
+def test_an_index_killed_before_its_manifest_is_built_anew(paths, tmp_path):
+    out = tmp_path / "index"
+    (out / "vectors" / "model").mkdir(parents=True)
+    for name in ("vectors/vectors.json", f"{'0' * 32}.safetensors", "run.lock"):
+        (out / name).write_text("left behind")
+    done = run_command("index", paths, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert len(list(out.glob("*.safetensors"))) == 1
+    assert not (out / "vectors").exists()
+
+
+def test_two_processes_that_add_to_an_index_lose_no_graph(paths, tmp_path):
+    """The second to save is refused, and its command is refused from the start."""
+    out = tmp_path / "index"
+    assert run_command("index", paths, "--out", out).exit_code == 0
+    first, second = GraphIndex.open(out), GraphIndex.open(out)
+    first.add([nx.cycle_graph(4)], ["first"])
+    second.add([nx.cycle_graph(5)], ["second"])
+    first.save()
+    with pytest.raises(ValueError, match="changed by another process: open the index again"):
+        second.save()
+    assert "first" in GraphIndex.open(out)
+    with exclusive(out / "run"):
+        done = run_command("index", paths, "--out", out, "--add")
+    assert done.exit_code == 2
+    assert "another softperm index writes to" in done.output
+
+
+def test_a_training_killed_before_its_checkpoint_is_removed_is_finished(tmp_path):
+    """Neither is the checkpoint left behind, nor is the run called unfinished."""
+    graphs = [nx.path_graph(n) for n in range(2, 8)]
+    file = write_json_lines(tmp_path / "a.jsonl", graphs, y=[0, 1] * 3)
+    out = tmp_path / "run"
+    options = ("--epochs", 1, "--hidden", 4, "--latent-vertices", 3)
+    done = run_command("train", file, "--out", out, *options)
+    assert done.exit_code == 0, done.output
+    (out / "checkpoint.bin").write_bytes(b"left behind")
+    done = run_command("predict", out, file, "--out", tmp_path / "p.csv")
+    assert "not finished" not in done.output
+    assert run_command("train", file, "--out", out, *options).exit_code == 2
+    assert not (out / "checkpoint.bin").exists()
