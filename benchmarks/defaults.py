@@ -85,6 +85,7 @@ def against_forest(
                 "dataset": name, "fold": fold, "default": accuracy,
                 "forest": forest_accuracy(dataset, train, test), "seconds": seconds,
                 "row_entropy": sharpness.row_entropy, "first_component": sharpness.first_component,
+                "shares": model.forest_.shares,
                 "majority": float(np.bincount(y[test]).max() / len(test)),
             }  # fmt: skip
 

@@ -304,8 +304,8 @@ class ModelConfig(Settings):
     )
     head: str = setting(
         "mlp",
-        "Reads the aligned matrices: mlp, or conv over consecutive latent vertices. With forest, a "
-        "random forest on aligned vectors and colour counts predicts in place of the trained "
+        "Reads the aligned matrices: mlp, or conv over consecutive latent vertices. With forest, "
+        "random forests on counts, quantiles and aligned vectors predict in place of the trained "
         "mlp; with mlp+forest, predictions are the mean of both.",
         choices=("mlp", "conv", "forest", "mlp+forest"),
     )
@@ -598,6 +598,12 @@ class ForestConfig(Settings, group="Forest"):
     forest_vectors: bool = setting(
         True, "Let a random forest read aligned vectors beside counts and quantiles."
     )
+    weigh_forests: bool = setting(
+        False,
+        "Grow a third random forest, on counts of labels and degrees, and weight the forests by "
+        "their predictions of training graphs that their trees have not seen; with forest_vectors "
+        "there are no such predictions, and weights are equal.",
+    )
 
 
 def check_class_weight(class_weight: object) -> None:
@@ -720,6 +726,8 @@ RECOMMENDED: dict[str, Any] = {
     "encoded": "both",
     "encoded_rounds": 1,
     "head": "mlp+forest",
+    "forest_vectors": False,
+    "weigh_forests": True,
     "head_hidden": (256,),
     "dropout": 0.5,
     "clustering": True,

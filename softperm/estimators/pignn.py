@@ -257,6 +257,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             raise interruption
         if "forest" in values.get("head", ""):
             self.forest_ = self._grow_forest(train, settings)
+            if len(data.split.validation) and values["weigh_forests"]:
+                self._weigh_network(train, data.split.validation)
         return self
 
     def _build(self, config: ModelConfig, train: Examples, seeds: Sequence[int]) -> list[PiGNN]:
@@ -271,12 +273,12 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         return sharpness
 
     def _grow_forest(self, train: Examples, settings: TrainingConfig) -> GraphForest:
-        """The random forest of the training graphs."""
+        """The random forests of the training graphs."""
         forest = ForestConfig(**choose(ForestConfig, self._settings()))
         own = None if train.weight is None else train.weight[train.index]
         factors = class_factors(settings.class_weight, self.task_, train.y[train.index], own)
         with progress_bars(self.progress) as report:
-            report("growing a random forest", 0, 1, f"{forest.trees} trees")
+            report("growing random forests", 0, 1, f"{forest.trees} trees")
             return GraphForest.fit(
                 train.graphs,
                 train.index,
@@ -288,7 +290,19 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 seed=settings.seed,
                 weight=train.weight,
                 factors=factors,
+                weigh=forest.weigh_forests,
             )
+
+    @torch.no_grad()
+    def _weigh_network(self, train: Examples, held: Int[Tensor, " v"]) -> None:
+        """Sets the network's share in the mean with the forests by graphs of neither."""
+        assert self.forest_ is not None
+        both = (
+            self._network_outputs(train.graphs, held),
+            self.forest_.outputs(train.graphs, held, self.task_, self._align),
+        )
+        weight = None if train.weight is None else train.weight[held]
+        self.forest_ = self.forest_.with_evidence(self.task_, both, train.y[held], weight)
 
     def _align(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[np.ndarray, "b Z"]:
         """The aligned vectors of the chosen graphs of an encoded collection."""
@@ -661,13 +675,14 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """The outputs for some graphs of an encoded collection, on the CPU.
 
         Those of an ensemble have the mean of its networks' predictions as their prediction; with
-        the head ``mlp+forest``, the mean of the networks' and of two random forests'.
+        the head ``mlp+forest``, the mean of the networks' and of random forests'.
         """
         if self.forest_ is not None:
             from_forest = self.forest_.outputs(graphs, index, self.task_, self._align)
             if self.head == "forest":
                 return from_forest
-            return mean_with_network(self.task_, self._network_outputs(graphs, index), from_forest)
+            network, share = self._network_outputs(graphs, index), self.forest_.network_share
+            return mean_with_network(self.task_, network, from_forest, share)
         return self._network_outputs(graphs, index)
 
     def _network_outputs(

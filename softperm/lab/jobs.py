@@ -428,10 +428,12 @@ class _Predictions:
     Attributes:
         validation: outputs for validation graphs; none if curves tell enough.
         test: outputs for test graphs; none in the selection stage.
+        network_share: of forests, the share of a network in the mean with them.
     """
 
     validation: Sequence[Tensor]
     test: Sequence[Tensor]
+    network_share: float = 0.0
 
     def of(self, task: Task, places: Sequence[int]) -> _Predictions:
         """The mean prediction of the networks at some places."""
@@ -440,10 +442,14 @@ class _Predictions:
         return _Predictions(*(_mean(task, outputs) for outputs in chosen))
 
     def with_forest(self, task: Task, other: _Predictions) -> _Predictions:
-        """The mean prediction of a network and its forest."""
+        """The mean prediction of a network and its forests."""
         pairs = zip((self.validation, self.test), (other.validation, other.test), strict=True)
+        share = other.network_share
         return _Predictions(
-            *([mean_with_network(task, *one) for one in zip(a, b, strict=True)] for a, b in pairs)
+            *(
+                [mean_with_network(task, *one, share) for one in zip(a, b, strict=True)]
+                for a, b in pairs
+            )
         )
 
 
@@ -486,14 +492,14 @@ def _grow_forest(
         forest = GraphForest.fit(
             graphs, part.train, y, task, align,
             trees=settings.trees, rounds=settings.forest_colours, seed=seed,
-            factors=factors,
+            factors=factors, weigh=settings.weigh_forests,
         )  # fmt: skip
         test = [data.splits[run.fold].test] if run.stage == "final" else []
         outputs = [
             [forest.outputs(graphs, index, task, align) for index in indices]
             for indices in ([part.validation] if len(part.validation) else [], test)
         ]
-        return _Predictions(*outputs)
+        return _Predictions(*outputs, forest.network_share)
 
     predictions = yield from _in_background(grow, interrupted)
     if not settings.forest_vectors:

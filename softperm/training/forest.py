@@ -6,13 +6,14 @@ reads, so that a model folder holds no pickle and prediction does not need sciki
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from softperm.data.collection import Collection
@@ -32,9 +33,15 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 MOST_GRAPHS = 50_000  # of which trees are grown
 MOST_SAMPLES = 10_000  # graphs of one tree
 MOST_COLOURS = 1024  # of each round
+MOST_DEGREES = 100  # larger degrees are counted together
+QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+EVIDENCE_GRAPHS = 4096  # training graphs on which forests are compared
+EVIDENCE_PRIOR = 5.0  # graphs that each forest is assumed to have predicted best beforehand
+NETWORK_PRIOR = 40.0  # the same for a network and its forests together, by their usual shares
 _AT_ONCE = 4096  # graphs whose rows are in memory together
 _DTYPES = {"threshold": torch.float64, "value": torch.float32}  # all others are int32
 _LEAST = 1e-4  # probability of a class that no tree gives
+_DOUBT = 0.01  # share of a forest's probability that is spread over all classes in comparisons
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ class Trees:
         trees: Sequence[DecisionTreeClassifier | DecisionTreeRegressor],
         codes: Int[np.ndarray, " c"],
         factors: Float[np.ndarray, " c"] | float = 1.0,
+        shares: Sequence[float] | None = None,
+        first: Sequence[int] | None = None,
     ) -> Trees:
         """The trees of fitted forests.
 
@@ -76,20 +85,24 @@ class Trees:
             trees: of one classification or of several regressions.
             codes: the output of each of the trees' classes or targets.
             factors: by which the values of each class are multiplied.
+            shares: weight of each tree in the mean, 1 in all; equal weights by default.
+            first: column of the rows that each tree has as its first; 0 by default.
         """
         parts: dict[str, list[np.ndarray]] = {
             f.name: [] for f in fields(cls) if f.name != "outputs"
         }
         nodes = leaves = entries = 0
-        for each in trees:
+        weights = [1.0] * len(trees) if shares is None else [len(trees) * s for s in shares]
+        starts = [0] * len(trees) if first is None else first
+        for each, weight, start in zip(trees, weights, starts, strict=True):
             tree = each.tree_
             leaf = tree.children_left < 0
             # (leaves, C): shares of classes have their axis last, targets of a regression first
-            values = tree.value[leaf].reshape(int(leaf.sum()), -1) * factors
+            values = tree.value[leaf].reshape(int(leaf.sum()), -1) * factors * weight
             row, column = np.nonzero(values)
             left = np.where(leaf, np.cumsum(leaf) - 1 + leaves, tree.children_left + nodes)
             parts["roots"].append(np.array([nodes]))
-            parts["feature"].append(np.where(leaf, -1, tree.feature))
+            parts["feature"].append(np.where(leaf, -1, tree.feature + start))
             parts["threshold"].append(tree.threshold)
             parts["left"].append(left)
             parts["right"].append(tree.children_right + nodes)
@@ -103,7 +116,7 @@ class Trees:
         return cls(**arrays, outputs=int(codes.max()) + 1)
 
     def __call__(self, rows: Float[np.ndarray, "B Z"]) -> Float[np.ndarray, "B C"]:
-        """The mean of the trees' values for each row."""
+        """The weighted mean of the trees' values for each row."""
         total = np.zeros((len(rows), self.outputs), dtype=np.float64)
         arrays = [getattr(self, f.name) for f in fields(self) if f.name != "outputs"]
         work = len(rows) * len(self.roots) * 32
@@ -178,24 +191,34 @@ def _add_trees(
 
 @dataclass(frozen=True)
 class GraphForest:
-    """Two random forests of equal size: one on colours, one on all that is known of a graph.
+    """Random forests that read different summaries of a graph, and their weighted mean.
 
-    One reads sizes and counts of Weisfeiler–Leman colours, the other also quantiles of the features
-    and attributes of vertices (see :func:`summarise`) and the aligned vector. Where colours say
-    most, the many other numbers only distract: on most collections the mean of both is better than
-    either.
+    - ``everything``: sizes, counts of Weisfeiler–Leman colours, quantiles of the features and
+      attributes of vertices (see :func:`summarise`), and the aligned vector if wanted;
+    - ``colours``: sizes and counts of colours;
+    - ``counts``: counts of labels and degrees (see :func:`count_table`).
+
+    Which summary says most differs between collections, and the many other numbers distract. With
+    ``weigh``, all three are grown and weighted by how well they predict training graphs that their
+    trees have not seen (see :func:`evidence_shares`). Without it, the first two have equal weights.
 
     Attributes:
         colours: the colours that are counted.
-        trees: those of both forests.
+        trees: those of all forests, with the forests' shares in their values.
         columns: number of columns that the trees read.
         aligned: whether aligned vectors are among them.
+        most_degree: largest degree that is counted by itself; None without the forest on counts.
+        shares: weight of each forest, 1 in all.
+        network_share: weight of the network in the mean with the forests.
     """
 
     colours: ColourVocabulary
     trees: Trees
     columns: int
     aligned: bool
+    most_degree: int | None
+    shares: tuple[float, ...]
+    network_share: float
 
     @classmethod
     def fit(
@@ -211,8 +234,9 @@ class GraphForest:
         seed: int = 0,
         weight: Float[Tensor, " B"] | None = None,
         factors: Float[Tensor, " C"] | None = None,
+        weigh: bool = False,
     ) -> GraphForest:
-        """Grows both forests.
+        """Grows the forests.
 
         Args:
             graphs: all graphs, with the structural features of the network.
@@ -227,9 +251,10 @@ class GraphForest:
             weight: of each graph; 1 by default.
             factors: of each class, by which its probability is multiplied; 1 by default. Weights of
                 graphs would not do: leaves hold graphs of one class, whatever their weight.
+            weigh: grow a third forest on counts, and weight the forests by evidence. A network that
+                aligns its own training graphs knows their targets, so with ``align`` there is no
+                evidence and weights are equal.
         """
-        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-
         shuffled = np.random.default_rng(seed).permutation(index.cpu().numpy())
         chosen = torch.from_numpy(np.sort(shuffled[:MOST_GRAPHS]))
         colours = ColourVocabulary.learn(
@@ -241,30 +266,36 @@ class GraphForest:
             degree=graphs.label is None,
             every_round=True,
         )
-        rows = _rows(graphs, chosen, colours, align)
+        most_degree = largest_degree(graphs, chosen) if weigh else None
+        rows = _rows(graphs, chosen, colours, align, most_degree)
         targets = task.encode(y[chosen]).double().numpy()
-        shares = None if weight is None else weight[chosen].double().numpy()
-        if isinstance(task, Classification):
-            kind, codes = RandomForestClassifier, np.unique(targets).astype(np.int64)
-        else:
-            kind, codes = RandomForestRegressor, np.arange(targets.shape[1])
-            there = ~np.isnan(targets)  # (b, T)
-            usual = np.where(there, targets, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-            targets = np.where(there, targets, usual)
-            targets = targets[:, 0] if len(codes) == 1 else targets
-        settings: dict[str, Any] = {
-            "max_features": "sqrt",
-            "max_samples": min(len(chosen), MOST_SAMPLES),
-            "n_jobs": cores(),
-        }
-        grown: list[Any] = []
-        counted = SIZES + sum(colours.sizes)  # columns that the second forest reads
-        for columns, count in ((rows.shape[1], trees - trees // 2), (counted, trees // 2)):
-            if count:
-                forest = kind(count, random_state=(seed + len(grown)) % 2**32, **settings)
-                grown += forest.fit(rows[:, :columns], targets, shares).estimators_
+        weights = None if weight is None else weight[chosen].double().numpy()
+        codes, grown = _grow(
+            rows, targets, weights, task, _columns_of(rows, graphs, colours, most_degree),
+            trees, seed,
+        )  # fmt: skip
+        shares = np.array([len(each) for each in grown]) / sum(map(len, grown))
+        if weigh:
+            shares = np.full(len(grown), 1 / len(grown))
+        if weigh and align is None and len(grown) > 1:
+            sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:EVIDENCE_GRAPHS])
+            unseen = np.stack([each.out_of_bag(rows, sample, codes, task) for each in grown])
+            own = np.ones(len(rows)) if weights is None else weights
+            own = own * (1.0 if factors is None else factors.numpy()[targets.astype(int)])
+            shares = evidence_shares(task, unseen, targets[sample], own[sample])
+        every = [tree for each in grown for tree in each.trees]
+        first = [each.first for each in grown for _ in each.trees]
+        of_tree = [s / len(each) for s, each in zip(shares, grown, strict=True) for _ in each.trees]
         own = 1.0 if factors is None else factors[codes].numpy()
-        return cls(colours, Trees.of(grown, codes, own), rows.shape[1], align is not None)
+        return cls(
+            colours,
+            Trees.of(every, codes, own, of_tree if weigh else None, first),
+            rows.shape[1],
+            align is not None,
+            most_degree,
+            tuple(shares.tolist()),
+            _network_share(task, weigh),
+        )
 
     def outputs(
         self,
@@ -277,7 +308,8 @@ class GraphForest:
         values = np.empty((len(index), self.trees.outputs))
         done = 0
         for part in index.split(_AT_ONCE):
-            rows = _rows(graphs, part, self.colours, align if self.aligned else None)
+            aligned = align if self.aligned else None
+            rows = _rows(graphs, part, self.colours, aligned, self.most_degree)
             if rows.shape[1] != self.columns:
                 raise ValueError(
                     f"the forest reads {self.columns} numbers of each graph; these graphs have "
@@ -294,6 +326,33 @@ class GraphForest:
         chances /= chances.sum(1, keepdim=True)
         return chances.clamp(min=_LEAST).log().float()
 
+    def with_evidence(
+        self,
+        task: Task,
+        outputs: tuple[Float[Tensor, "b C"], Float[Tensor, "b C"]],
+        y: Tensor,
+        weight: Float[Tensor, " b"] | None = None,
+    ) -> GraphForest:
+        """The forests with the network's share that validation graphs ask for.
+
+        Args:
+            task: of the targets.
+            outputs: of the network and of the forests, for graphs that neither has learnt from.
+            y: targets of these graphs, (b,) or (b, T).
+            weight: of these graphs; 1 by default.
+        """
+        values = torch.stack(outputs).double()  # (2, b, C)
+        if isinstance(task, Classification):
+            values = values.softmax(2)
+        elif isinstance(task, MultiLabel):
+            values = values.sigmoid()
+        weights = np.ones(len(y)) if weight is None else weight.double().cpu().numpy()
+        usual = np.array([self.network_share, 1 - self.network_share]) * NETWORK_PRIOR
+        shares = evidence_shares(
+            task, values.cpu().numpy(), task.encode(y).double().cpu().numpy(), weights, usual
+        )
+        return replace(self, network_share=float(shares[0]))
+
     def config(self) -> dict[str, Any]:
         """Everything but the trees, as JSON values."""
         return {
@@ -301,6 +360,9 @@ class GraphForest:
             "columns": self.columns,
             "aligned": self.aligned,
             "outputs": self.trees.outputs,
+            "most_degree": self.most_degree,
+            "shares": list(self.shares),
+            "network_share": self.network_share,
         }
 
     @classmethod
@@ -313,29 +375,226 @@ class GraphForest:
         columns, outputs = int(config["columns"]), int(config["outputs"])
         trees = Trees.from_tensors(tensors, outputs, columns)
         colours = ColourVocabulary.from_config(config["colours"])
-        return cls(colours, trees, columns, bool(config["aligned"]))
+        most, shares, network = (config[k] for k in ("most_degree", "shares", "network_share"))
+        if most is not None and not (type(most) is int and 0 <= most <= MOST_DEGREES):
+            raise ValueError(f"its forest counts degrees up to {most!r}")
+        if not isinstance(shares, list) or not all(map(_is_share, [*shares, network])):
+            raise ValueError("the shares of its forests are not numbers from 0 to 1")
+        if not math.isclose(math.fsum(shares), 1, abs_tol=1e-6):
+            raise ValueError(f"the shares of its forests add up to {math.fsum(shares):g}, not to 1")
+        aligned = bool(config["aligned"])
+        return cls(colours, trees, columns, aligned, most, tuple(shares), float(network))
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """A fitted forest: its trees, the training rows of each, and its first column."""
+
+    trees: Sequence[Any]
+    samples: Sequence[np.ndarray]
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    def out_of_bag(
+        self,
+        rows: Float[np.ndarray, "b columns"],
+        sample: Int[np.ndarray, " e"],
+        codes: Int[np.ndarray, " c"],
+        task: Task,
+    ) -> Float[np.ndarray, "e C"]:
+        """Mean values for some training rows, of the trees that were grown without them.
+
+        A row that every tree has seen has NaN.
+        """
+        own = np.ascontiguousarray(rows[sample, self.first : self.last])
+        total, count = np.zeros((len(sample), len(codes))), np.zeros(len(sample))
+        for tree, used in zip(self.trees, self.samples, strict=True):
+            unseen = np.ones(len(rows), dtype=bool)
+            unseen[used] = False
+            left = unseen[sample]
+            values = tree.tree_.predict(own).reshape(len(sample), -1)
+            total[left] += values[left]
+            count += left
+        means = np.full((len(sample), task.outputs), np.nan)
+        means[:, codes] = total / np.where(count > 0, count, np.nan)[:, None]
+        return np.where(np.isnan(means) & (count > 0)[:, None], 0.0, means)
+
+
+def _grow(
+    rows: Float[np.ndarray, "b columns"],
+    targets: np.ndarray,
+    weights: Float[np.ndarray, " b"] | None,
+    task: Task,
+    columns: Sequence[tuple[int, int]],
+    trees: int,
+    seed: int,
+) -> tuple[Int[np.ndarray, " c"], list[_Grown]]:
+    """A forest for each range of columns, and the output of each of the trees' values."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    if isinstance(task, Classification):
+        kind, codes = RandomForestClassifier, np.unique(targets).astype(np.int64)
+    else:
+        kind, codes = RandomForestRegressor, np.arange(targets.shape[1])
+        there = ~np.isnan(targets)  # (b, T)
+        usual = np.where(there, targets, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+        targets = np.where(there, targets, usual)
+        targets = targets[:, 0] if len(codes) == 1 else targets
+    settings: dict[str, Any] = {
+        "max_features": "sqrt",
+        "max_samples": min(len(rows), MOST_SAMPLES),
+        "n_jobs": cores(),
+    }
+    grown: list[_Grown] = []
+    for k, (first, last) in enumerate(columns):
+        count = -(-(trees - k) // len(columns))  # the first ones have one more
+        if count > 0:
+            state = (seed + sum(map(len, grown))) % 2**32
+            forest = kind(count, random_state=state, **settings)
+            forest.fit(rows[:, first:last], targets, weights)
+            grown.append(_Grown(forest.estimators_, forest.estimators_samples_, first, last))
+    return codes, grown
+
+
+def evidence_shares(
+    task: Task,
+    predictions: Float[np.ndarray, "K b C"],
+    targets: Shaped[np.ndarray, "b ..."],
+    weights: Float[np.ndarray, " b"],
+    prior: Float[np.ndarray, " K"] | None = None,
+) -> Float[np.ndarray, " K"]:
+    r"""Shares of several predictors in their mean, by predictions of graphs not learnt from.
+
+    For classes and answers the shares maximise the likelihood of the mean,
+
+    .. math:: \sum_i w_i \log \sum_k s_k \, p_k(y_i \mid G_i) + \sum_k a_k \log s_k,
+
+    and for numbers they minimise the squared error of the mean,
+
+    .. math:: \sum_i w_i \Big(y_i - \sum_k s_k \, \hat y_k(G_i)\Big)^2 +
+        \sum_k a_k \Big(s_k - \frac{a_k}{\sum a}\Big)^2,
+
+    with weights of mean 1. The prior a keeps the shares close to each other where there are few
+    graphs.
+
+    Args:
+        task: of the predictions.
+        predictions: probabilities of classes or of a yes, or standardised numbers; NaN where a
+            predictor has learnt from a graph.
+        targets: encoded targets, (b,) or (b, T); NaN where unknown.
+        weights: of the graphs.
+        prior: number of graphs that each predictor is assumed to have predicted best;
+            ``EVIDENCE_PRIOR`` by default.
+    """
+    prior = np.full(len(predictions), EVIDENCE_PRIOR) if prior is None else prior
+    weights = weights / max(weights.mean(), 1e-300)
+    if isinstance(task, Classification):
+        chosen = predictions[:, np.arange(len(targets)), targets.astype(int)]  # (K, b)
+        chances = (1 - _DOUBT) * chosen + _DOUBT / task.classes
+    else:
+        truth = targets.reshape(len(targets), -1)  # (b, T)
+        weights = np.repeat(weights, truth.shape[1])
+        values, truth = predictions.reshape(len(predictions), -1), truth.ravel()  # (K, b · T)
+        if isinstance(task, Regression):
+            known = ~np.isnan(values + truth).any(axis=0)
+            return _least_squares(values[:, known], truth[known], weights[known], prior)
+        chances = np.where(truth == 1, values, 1 - values) + 0 * truth  # NaN where unknown
+        chances = (1 - _DOUBT) * chances + _DOUBT / 2
+    known = ~np.isnan(chances).any(axis=0)
+    return _likeliest(chances[:, known], weights[known], prior)
+
+
+def _likeliest(
+    chances: Float[np.ndarray, "K b"], weights: Float[np.ndarray, " b"], prior: np.ndarray
+) -> Float[np.ndarray, " K"]:
+    """The shares of greatest likelihood, by expectation and maximisation; the maximum is unique."""
+    shares = prior / prior.sum()
+    for _ in range(1000):
+        parts = shares[:, None] * chances
+        counts = (weights * parts / parts.sum(axis=0)).sum(axis=1) + prior
+        before, shares = shares, counts / counts.sum()
+        if np.abs(shares - before).max() < 1e-6:
+            break
+    return shares
+
+
+def _least_squares(
+    values: Float[np.ndarray, "K b"],
+    truth: Float[np.ndarray, " b"],
+    weights: Float[np.ndarray, " b"],
+    prior: np.ndarray,
+) -> Float[np.ndarray, " K"]:
+    """The shares of least squared error: the best of the optima with some shares held at 0."""
+    usual, count = prior / prior.sum(), len(values)
+    square = (values * weights) @ values.T + np.diag(prior)  # (K, K)
+    linear = (values * weights) @ truth + prior * usual  # (K,)
+    best, least = usual, usual @ square @ usual - 2 * linear @ usual
+    for kept in range(1, 2**count):
+        own = np.flatnonzero([kept >> k & 1 for k in range(count)])
+        ones = np.ones((len(own), 1))
+        system = np.block([[square[np.ix_(own, own)], ones], [ones.T, np.zeros((1, 1))]])
+        shares = np.zeros(count)
+        shares[own] = np.linalg.solve(system, np.append(linear[own], 1.0))[:-1]
+        error = shares @ square @ shares - 2 * linear @ shares
+        if shares.min() >= 0 and error < least:
+            best, least = shares / shares.sum(), error
+    return best
+
+
+def _network_share(task: Task, weigh: bool) -> float:
+    """The share of a network beside forests, without evidence.
+
+    It counts as much as each of the forests. In a regression, where networks are much better than
+    forests, it counts as much as all of them.
+    """
+    if isinstance(task, Regression):
+        return 1 / 2
+    return 1 / 4 if weigh else 1 / 3
 
 
 def mean_with_network(
-    task: Task, network: Float[Tensor, "b C"], forest: Float[Tensor, "b C"]
+    task: Task, network: Float[Tensor, "b C"], forest: Float[Tensor, "b C"], share: float
 ) -> Float[Tensor, "b C"]:
-    """The mean prediction of a network and of its forests.
-
-    Each of the two forests counts as much as the network. In a regression, where networks are much
-    better than forests, both together do.
-    """
-    share = 1 / 2 if isinstance(task, Regression) else 1 / 3
+    """The mean prediction of a network, which has some share of it, and of forests."""
     return mean_prediction(task, torch.stack([network, forest]), torch.tensor([share, 1 - share]))
 
 
 def _rows(
-    graphs: Collection, index: Int[Tensor, " b"], colours: ColourVocabulary, align: Align | None
+    graphs: Collection,
+    index: Int[Tensor, " b"],
+    colours: ColourVocabulary,
+    align: Align | None,
+    most_degree: int | None = None,
 ) -> Float[np.ndarray, "b columns"]:
     """What the trees read of each of the chosen graphs."""
-    parts = [summarise(graphs.select(index), colours)]
+    chosen = graphs.select(index)
+    parts = [summarise(chosen, colours)]
     if align is not None:
         parts.append(align(graphs, index))
+    if most_degree is not None:
+        parts.append(count_table(chosen, most_degree))
     return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def _columns_of(
+    rows: Float[np.ndarray, "b columns"],
+    graphs: Collection,
+    colours: ColourVocabulary,
+    most_degree: int | None,
+) -> list[tuple[int, int]]:
+    """The columns that each forest reads: everything, colours, and counts if there are some."""
+    width, counted = rows.shape[1], SIZES + sum(colours.sizes)
+    if most_degree is None:
+        return [(0, width), (0, counted)]
+    first = width - count_table(graphs.select(torch.arange(0)), most_degree).shape[1]
+    return [(0, first), (0, counted), (first, width)]
 
 
 def summarise(graphs: Collection, colours: ColourVocabulary) -> Float[np.ndarray, "B columns"]:
@@ -392,3 +651,59 @@ def quantiles(
     first = ptr[:-1, None]
     below, above = ordered[first + low], ordered[first + np.minimum(low + 1, last)]
     return np.where(count > 0, below + (place - low) * (above - below), 0.0)
+
+
+def largest_degree(graphs: Collection, index: Int[Tensor, " b"]) -> int:
+    """The largest degree of the chosen graphs, at most ``MOST_DEGREES``."""
+    chosen = np.isin(_owners(graphs), index.cpu().numpy())
+    return min(int(_degrees(graphs)[chosen].max(initial=0)), MOST_DEGREES)
+
+
+def count_table(graphs: Collection, most_degree: int) -> Float[np.ndarray, "B columns"]:
+    """Numbers of vertices and edges, counts of labels and degrees, quartiles of attributes.
+
+    Args:
+        graphs: the collection.
+        most_degree: largest degree that is counted by itself.
+    """
+    owners, count = _owners(graphs), len(graphs)
+    edge_owners = np.repeat(np.arange(count), graphs.edge_ptr.diff().cpu().numpy())
+    sizes = np.bincount(owners, minlength=count)
+    edges = np.bincount(edge_owners, minlength=count) / 2
+    degrees = np.minimum(_degrees(graphs), most_degree)
+    columns = [sizes[:, None], edges[:, None], _histogram(owners, degrees, count, most_degree + 1)]
+    for labels, sizes_of, owner in (
+        (graphs.label, graphs.label_sizes, owners),
+        (graphs.edge_label, graphs.edge_label_sizes, edge_owners),
+    ):
+        if labels is not None:
+            codes = labels.cpu().numpy()
+            columns += [
+                _histogram(owner, codes[:, c], count, size) for c, size in enumerate(sizes_of)
+            ]
+    for values, offsets in ((graphs.x, graphs.ptr), (graphs.edge_attr, graphs.edge_ptr)):
+        if values is not None:
+            ptr = offsets.cpu().numpy()
+            columns += [quantiles(c, ptr, QUARTILES) for c in values.cpu().numpy().T]
+    return np.concatenate(columns, axis=1)
+
+
+def _owners(graphs: Collection) -> Int[np.ndarray, " V"]:
+    """The graph of each vertex."""
+    return np.repeat(np.arange(len(graphs)), graphs.sizes.cpu().numpy())
+
+
+def _degrees(graphs: Collection) -> Int[np.ndarray, " V"]:
+    """Number of edges from each vertex."""
+    starts = torch.repeat_interleave(graphs.ptr[:-1], graphs.edge_ptr.diff())
+    sources = (graphs.edge_index[0].long() + starts).cpu()
+    return torch.bincount(sources, minlength=int(graphs.ptr[-1])).numpy()
+
+
+def _histogram(
+    owner: Int[np.ndarray, " V"], codes: Int[np.ndarray, " V"], count: int, size: int
+) -> Float[np.ndarray, "B K"]:
+    """How often each code from 0 to ``size`` − 1 occurs in each graph; code −1 is not counted."""
+    known = codes >= 0
+    places = owner[known] * size + codes[known]
+    return np.bincount(places, minlength=count * size).reshape(count, size).astype(float)

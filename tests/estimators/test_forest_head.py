@@ -27,10 +27,19 @@ def with_head(fitted: PiGNNClassifier, head: str) -> np.ndarray:
     return twin.predict_proba(GRAPHS)
 
 
-def test_predictions_are_the_mean_of_the_network_and_two_forests(fitted):
+def test_predictions_are_the_mean_of_the_network_and_three_forests(fitted):
     network, forest = (with_head(fitted, head) for head in ("mlp", "forest"))
     assert np.abs(network - forest).max() > 0.01
-    np.testing.assert_allclose(fitted.predict_proba(GRAPHS), (network + 2 * forest) / 3, atol=1e-5)
+    np.testing.assert_allclose(fitted.predict_proba(GRAPHS), (network + 3 * forest) / 4, atol=1e-5)
+    assert len(fitted.forest_.shares) == 3
+
+
+def test_validation_graphs_change_the_share_of_the_network(tmp_path):
+    model = PiGNNClassifier(**QUICK, validation_fraction=0.5).fit(GRAPHS, KIND)
+    assert 0 < model.forest_.network_share != 1 / 4
+    model.save(tmp_path / "model")
+    again = PiGNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(GRAPHS), model.predict_proba(GRAPHS))
 
 
 def test_a_folder_keeps_the_forest(fitted, tmp_path):

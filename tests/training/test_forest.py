@@ -1,5 +1,7 @@
 """Laws of forests on graphs: scikit-learn's predictions, whole folders, and unseen graphs."""
 
+import json
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -12,15 +14,22 @@ from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.training.forest import (
+    EVIDENCE_PRIOR,
     SIZES,
     GraphForest,
     Trees,
+    _columns_of,
     _distribution,
+    _grow,
+    _Grown,
+    _network_share,
     _rows,
+    count_table,
+    evidence_shares,
     mean_with_network,
     summarise,
 )
-from softperm.training.tasks import Classification, MultiLabel, Regression
+from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
 GENERATOR = np.random.default_rng(0)
 ROWS = GENERATOR.normal(size=(80, 6)).astype(np.float32)
@@ -174,13 +183,18 @@ def test_a_single_tree_is_a_forest():
 
 
 @pytest.mark.parametrize(
-    ("task", "share"),
-    [(Classification(3), 1 / 3), (MultiLabel(3), 1 / 3), (Regression((0.0,) * 3, (1.0,) * 3), 0.5)],
+    ("task", "share", "weighed"),
+    [
+        (Classification(3), 1 / 3, 1 / 4),
+        (MultiLabel(3), 1 / 3, 1 / 4),
+        (Regression((0.0,) * 3, (1.0,) * 3), 1 / 2, 1 / 2),
+    ],
     ids=["classes", "answers", "numbers"],
 )
-def test_a_network_counts_as_much_as_each_forest_unless_it_predicts_numbers(task, share):
+def test_a_network_counts_as_much_as_each_forest_unless_it_predicts_numbers(task, share, weighed):
+    assert (_network_share(task, False), _network_share(task, True)) == (share, weighed)
     network, forest = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
-    found = mean_with_network(task, network, forest)
+    found = mean_with_network(task, network, forest, share)
 
     def prediction(outputs):
         if isinstance(task, Classification):
@@ -189,3 +203,148 @@ def test_a_network_counts_as_much_as_each_forest_unless_it_predicts_numbers(task
 
     expected = share * prediction(network) + (1 - share) * prediction(forest)
     assert_close(prediction(found), expected)
+
+
+def targets_of(kind: str, count: int) -> tuple[Task, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    if kind == "classes":
+        return Classification(3), torch.randint(3, (count,), generator=generator)
+    if kind == "answers":
+        y = torch.randint(2, (count, 2), generator=generator).float()
+        y[::7, 1] = torch.nan
+        return MultiLabel(2), y
+    y = torch.randn(count, 2, generator=generator).double()
+    return Regression((0.0,) * 2, (1.0,) * 2), y
+
+
+KINDS = ["classes", "answers", "numbers"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shares_are_the_best_on_a_grid(kind):
+    task, y = targets_of(kind, 60)
+    generator = np.random.default_rng(2)
+    predictions = generator.random((3, 60, task.outputs))
+    if kind == "classes":
+        predictions /= predictions.sum(axis=2, keepdims=True)
+        truth = np.eye(3)[y.numpy()]
+        predictions[1] = 0.6 * predictions[1] + 0.4 * truth
+    else:
+        predictions[1] = 0.5 * predictions[1] + 0.5 * np.nan_to_num(y.numpy())
+    predictions[0, 4] = np.nan  # learnt from: does not count
+    weights = generator.random(60) + 0.5
+
+    def cost(shares):
+        scale = weights / weights.mean()
+        mean = np.tensordot(shares, predictions, 1)
+        if kind == "numbers":
+            error = np.nansum(scale[:, None] * (mean - y.numpy()) ** 2)
+            return error + EVIDENCE_PRIOR * ((shares - 1 / 3) ** 2).sum()
+        if kind == "classes":
+            chance = 0.99 * mean[np.arange(60), y.numpy()] + 0.01 / 3
+            likelihood = np.nansum(scale * np.log(chance))
+        else:
+            chance = 0.99 * np.where(y.numpy() == 1, mean, 1 - mean) + 0.01 / 2
+            likelihood = np.nansum(
+                np.where(np.isnan(y.numpy()), 0, scale[:, None] * np.log(chance))
+            )
+        return -likelihood - EVIDENCE_PRIOR * np.log(np.maximum(shares, 1e-300)).sum()
+
+    found = evidence_shares(task, predictions, y.numpy(), weights)
+    assert found.sum() == pytest.approx(1)
+    ticks = np.linspace(0, 1, 41)
+    grid = [np.array([a, b, 1 - a - b]) for a in ticks for b in ticks if a + b <= 1 + 1e-9]
+    assert cost(found) <= min(cost(np.maximum(each, 0)) for each in grid) + 1e-6
+    assert found.argmax() == 1
+    nothing = np.full_like(predictions, np.nan)
+    np.testing.assert_allclose(evidence_shares(task, nothing, y.numpy(), weights), 1 / 3)
+
+
+def test_out_of_bag_predictions_are_those_of_scikit_learn():
+    forest = RandomForestClassifier(30, random_state=0, oob_score=True).fit(ROWS, CODES)
+    grown = _Grown(forest.estimators_, forest.estimators_samples_, 0, 6)
+    codes = forest.classes_
+    found = grown.out_of_bag(ROWS, np.arange(80), codes, Classification(4))
+    np.testing.assert_allclose(found[:, codes], forest.oob_decision_function_, atol=1e-9)
+    np.testing.assert_array_equal(found[:, 1], 0)
+    one = _Grown(forest.estimators_[:1], forest.estimators_samples_[:1], 0, 6)
+    seen = np.isin(np.arange(80), forest.estimators_samples_[0])
+    alone = one.out_of_bag(ROWS, np.arange(80), codes, Classification(4))
+    np.testing.assert_array_equal(np.isnan(alone).all(axis=1), seen)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weighted_forests_predict_the_mean_of_three_forests(kind):
+    graphs = collection([labelled(9, seed) for seed in range(40)])
+    task, y = targets_of(kind, 40)
+    everything = torch.arange(40)
+    forest = GraphForest.fit(graphs, everything, y, task, trees=31, weigh=True)
+    assert len(forest.shares) == 3
+    assert sum(forest.shares) == pytest.approx(1)
+    rows = _rows(graphs, everything, forest.colours, None, forest.most_degree)
+    columns = _columns_of(rows, graphs, forest.colours, forest.most_degree)
+    counts = count_table(graphs, forest.most_degree).astype(np.float32)
+    np.testing.assert_array_equal(rows[:, slice(*columns[2])], counts)
+    targets = task.encode(y).double().numpy()
+    _, grown = _grow(rows, targets, None, task, columns, 31, 0)
+    assert [len(each) for each in grown] == [11, 10, 10]
+    expected = sum(
+        share
+        * np.mean([t.tree_.predict(rows[:, g.first : g.last]).reshape(40, -1) for t in g.trees], 0)
+        for share, g in zip(forest.shares, grown, strict=True)
+    )
+    np.testing.assert_allclose(forest.trees(rows), expected, atol=1e-6)
+    again = GraphForest.from_config(json.loads(json.dumps(forest.config())), forest.trees.tensors())
+    assert again.shares == forest.shares
+    assert_close(again.outputs(graphs, everything, task), forest.outputs(graphs, everything, task))
+
+
+def test_weights_of_graphs_and_classes_decide_between_forests():
+    sizes = [*range(4, 24)] * 4
+    graphs = collection(
+        [labelled(n, seed) if seed % 2 else nx.path_graph(n) for seed, n in enumerate(sizes)][1::2]
+    )
+    y = torch.arange(40) % 2
+    task, everything = Classification(2), torch.arange(40)
+    plain = GraphForest.fit(graphs, everything, y, task, trees=60, weigh=True)
+    factors = torch.tensor([1.0, 50.0], dtype=torch.float64)
+    other = GraphForest.fit(graphs, everything, y, task, trees=60, weigh=True, factors=factors)
+    assert plain.shares != other.shares
+    vectors = GraphForest.fit(
+        graphs, everything, y, task, lambda g, i: np.zeros((len(i), 2)), trees=60, weigh=True
+    )
+    assert vectors.shares == (1 / 3, 1 / 3, 1 / 3)  # a network knows the targets of its graphs
+
+
+def test_damaged_shares_are_refused():
+    graphs = collection([nx.path_graph(n) for n in (3, 4, 5, 6)])
+    y = torch.tensor([0, 0, 1, 1])
+    forest = GraphForest.fit(graphs, torch.arange(4), y, Classification(2), trees=6, weigh=True)
+    config, tensors = forest.config(), forest.trees.tensors()
+    for changes, words in (
+        ({"shares": [0.5, 0.6, 0.7]}, "add up to 1.8"),
+        ({"shares": [-1.0, 1.0, 1.0]}, "numbers from 0 to 1"),
+        ({"shares": "abc"}, "numbers from 0 to 1"),
+        ({"network_share": float("nan")}, "numbers from 0 to 1"),
+        ({"network_share": True}, "numbers from 0 to 1"),
+        ({"most_degree": 10**9}, "counts degrees up to 1000000000"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            GraphForest.from_config({**config, **changes}, tensors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_validation_graphs_decide_the_share_of_the_network(kind):
+    task, y = targets_of(kind, 200)
+    graphs = collection([nx.path_graph(n) for n in (3, 4, 5, 6)])
+    few = torch.arange(4)
+    forest = GraphForest.fit(graphs, few, y[:4], task, trees=3, weigh=True)
+    noise = torch.randn(200, task.outputs, generator=torch.Generator().manual_seed(3))
+    if kind == "classes":
+        right = 3 * torch.nn.functional.one_hot(y, 3).float()
+    else:
+        right = torch.nan_to_num(y).float() * (6 if kind == "answers" else 1)
+        right -= 3 * (kind == "answers")
+    good = forest.with_evidence(task, (right, noise), y).network_share
+    bad = forest.with_evidence(task, (noise, right), y).network_share
+    assert good > 0.7 > forest.network_share > 0.2 > bad

@@ -20,11 +20,9 @@ from torch import Tensor
 from softperm.data.collection import Collection
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.parallel import threads
-from softperm.training.forest import Trees, quantiles
+from softperm.training.forest import MOST_DEGREES, Trees, count_table, largest_degree
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
 
-MOST_DEGREES = 100  # larger degrees are counted together
-QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 LEAST = 1e-6  # probability of a class that no tree votes for
 ROWS = 256  # graphs whose dense rows are in memory together
 
@@ -137,8 +135,7 @@ class CountForest(GraphForest):
 
     def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> None:
         """Learns the largest degree of the selected graphs."""
-        chosen = np.isin(_owners(collection), index.cpu().numpy())
-        self.most_ = min(int(_degrees(collection)[chosen].max(initial=0)), MOST_DEGREES)
+        self.most_ = largest_degree(collection, index)
 
     def learnt(self) -> dict[str, Any]:
         """The largest degree."""
@@ -150,33 +147,7 @@ class CountForest(GraphForest):
 
     def describe(self, collection: Collection) -> np.ndarray:
         """Counts and quantiles of each graph (B, Z)."""
-        owners, count = _owners(collection), len(collection)
-        edge_owners = np.repeat(np.arange(count), collection.edge_ptr.diff().cpu().numpy())
-        sizes = np.bincount(owners, minlength=count)
-        edges = np.bincount(edge_owners, minlength=count) / 2
-        degrees = np.minimum(_degrees(collection), self.most_)
-        columns = [
-            sizes[:, None],
-            edges[:, None],
-            _histogram(owners, degrees, count, self.most_ + 1),
-        ]
-        for labels, sizes_of, owner in (
-            (collection.label, collection.label_sizes, owners),
-            (collection.edge_label, collection.edge_label_sizes, edge_owners),
-        ):
-            if labels is not None:
-                codes = labels.cpu().numpy()
-                columns += [
-                    _histogram(owner, codes[:, c], count, size) for c, size in enumerate(sizes_of)
-                ]
-        for values, offsets in (
-            (collection.x, collection.ptr),
-            (collection.edge_attr, collection.edge_ptr),
-        ):
-            if values is not None:
-                ptr = offsets.cpu().numpy()
-                columns += [quantiles(c, ptr, QUARTILES) for c in values.cpu().numpy().T]
-        return np.concatenate(columns, axis=1)
+        return count_table(collection, self.most_)
 
 
 class ColourForest(GraphForest):
@@ -232,24 +203,3 @@ def _log_odds(shares: Float[np.ndarray, "b C"]) -> Float[np.ndarray, " b"]:
     """Log odds of the answer 1 from the shares of the answers 0 and 1, or of 0 alone."""
     yes = (shares[:, 1] if shares.shape[1] > 1 else np.zeros(len(shares))).clip(LEAST, 1 - LEAST)
     return np.log(yes) - np.log1p(-yes)
-
-
-def _owners(collection: Collection) -> Int[np.ndarray, " V"]:
-    """The graph of each vertex."""
-    return np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())
-
-
-def _degrees(collection: Collection) -> Int[np.ndarray, " V"]:
-    """Number of edges from each vertex."""
-    starts = torch.repeat_interleave(collection.ptr[:-1], collection.edge_ptr.diff())
-    sources = (collection.edge_index[0].long() + starts).cpu()
-    return torch.bincount(sources, minlength=int(collection.ptr[-1])).numpy()
-
-
-def _histogram(
-    owner: Int[np.ndarray, " V"], codes: Int[np.ndarray, " V"], count: int, size: int
-) -> Float[np.ndarray, "B K"]:
-    """How often each code from 0 to ``size`` − 1 occurs in each graph; code −1 is not counted."""
-    known = codes >= 0
-    places = owner[known] * size + codes[known]
-    return np.bincount(places, minlength=count * size).reshape(count, size).astype(float)
