@@ -68,6 +68,7 @@ from softperm.training.tasks import (
 
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
 BATCH_VERTICES = (1 << 12, 1 << 17)  # of a batch that is not trained on, on a CPU and on a GPU
+FOREST_GRAPHS = 4096  # whose aligned vectors are in memory together
 ITERATED_GRAPHS = 512  # that iter_predict and iter_transform hold at once
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
 
@@ -677,20 +678,42 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         Those of an ensemble have the mean of its networks' predictions as their prediction; with
         the head ``mlp+forest``, the mean of the networks' and of random forests'.
         """
-        if self.forest_ is not None:
-            from_forest = self.forest_.outputs(graphs, index, self.task_, self._align)
-            if self.head == "forest":
-                return from_forest
-            network, share = self._network_outputs(graphs, index), self.forest_.network_share
-            return mean_with_network(self.task_, network, from_forest, share)
-        return self._network_outputs(graphs, index)
+        forest = self.forest_
+        if forest is None:
+            return self._network_outputs(graphs, index)
+        if self.head == "forest":
+            return forest.outputs(graphs, index, self.task_, self._align)
+        outputs = []
+        for part in index.split(FOREST_GRAPHS):
+            aligned, vectors = None, None
+            if forest.aligned:  # one alignment serves the first network and the forest
+                vectors, aligned = self._align_and_predict(graphs, part)
+            network = self._network_outputs(graphs, part, aligned)
+            trees = forest.outputs(graphs, part, self.task_, lambda *_, rows=vectors: rows)
+            outputs.append(mean_with_network(self.task_, network, trees, forest.network_share))
+        return torch.cat(outputs) if outputs else torch.empty(0, self.task_.outputs)
+
+    def _align_and_predict(
+        self, graphs: Collection, index: Int[Tensor, " b"]
+    ) -> tuple[Float[np.ndarray, "b Z"], Float[Tensor, "b C"]]:
+        """The aligned vectors and the outputs of the first network."""
+        with evaluating(self.model_):
+            pairs = [
+                [each.float().cpu() for each in self.model_.transform_and_predict(batch)]
+                for batch in self._batches(graphs, index)
+            ]
+        vectors, outputs = map(torch.cat, zip(*pairs, strict=True))
+        return vectors.numpy(), outputs
 
     def _network_outputs(
-        self, graphs: Collection, index: Int[Tensor, " b"]
+        self,
+        graphs: Collection,
+        index: Int[Tensor, " b"],
+        first: Float[Tensor, "b C"] | None = None,
     ) -> Float[Tensor, "b C"]:
-        """The outputs of the networks alone."""
-        outputs = []
-        for model in self.models_:
+        """The outputs of the networks alone, given those of the first one if they are known."""
+        outputs = [] if first is None else [first]
+        for model in self.models_[len(outputs) :]:
             with evaluating(model):
                 parts = [model(batch).float() for batch in self._batches(graphs, index)]
             outputs.append(torch.cat(parts).cpu())

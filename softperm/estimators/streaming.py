@@ -459,7 +459,8 @@ def run_shards(
         if worker.device == "cpu":
             results = map_in_processes(_numbered(worker), unfinished(), processes)
         else:
-            encoded = map_in_processes(worker.encode, unfinished(), processes)
+            reader = replace(worker, device="cpu")  # reading needs no copy of the model on the GPU
+            encoded = map_in_processes(reader.encode, unfinished(), processes)
             results = ((each.number, worker.finish(each)) for each in encoded)
         yield from _in_order(worker, results, shares, report)
 
@@ -607,7 +608,7 @@ def score_parts(worker: ShardWorker, count: int) -> dict[str, Any] | str:
     return {**found, "scored_graphs": len(targets)}
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)  # one on the CPU to read graphs, one on a GPU
 def load_cached(
     load: Callable[[str, str], PiGNNEstimator], model: str, device: str
 ) -> PiGNNEstimator:

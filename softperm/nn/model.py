@@ -159,6 +159,11 @@ class ConvHead(nn.Module):
         return self.final(torch.cat(pooled, dim=1))
 
 
+def _as_vectors(views: Sequence[Float[Tensor, "B P ..."]]) -> Float[Tensor, "B Z"]:
+    """The aligned matrices of each graph as one vector."""
+    return torch.cat([view.flatten(1) for view in views], dim=1)
+
+
 def _mlp(sizes: Sequence[int], drop: float, normalise: bool = False) -> nn.Sequential:
     """Linear layers, each with dropout before and ReLU behind it, and LayerNorm first if wanted."""
     layers: list[nn.Module] = [nn.LayerNorm(sizes[0])] if normalise else []
@@ -222,7 +227,14 @@ class PiGNN(nn.Module):
 
         With several permutations, all of these for the first one, then for the second, and so on.
         """
-        return torch.cat([view.flatten(1) for view in self._align(batch)[1]], dim=1)
+        return _as_vectors(self._align(batch)[1])
+
+    def transform_and_predict(
+        self, batch: GraphBatch
+    ) -> tuple[Float[Tensor, "B Z"], Float[Tensor, "B C"]]:
+        """Aligned vectors and outputs from one alignment; see :meth:`transform`."""
+        views = self._align(batch)[1]
+        return _as_vectors(views), self.head(views)
 
     def permutations(self, batch: GraphBatch) -> list[Float[Tensor, "*K N P"]]:
         """The soft permutation of each graph, rows in the graph's own vertex order.

@@ -5,7 +5,7 @@ import pytest
 from samples import renumber, rings_and_cliques
 from torch.testing import assert_close
 
-from softperm import PiGNNClassifier, PiGNNRegressor
+from softperm import PiGNN, PiGNNClassifier, PiGNNRegressor
 from softperm.settings import training_config
 
 QUICK = {"epochs": 3, "trees": 20, "latent_vertices": 4, "encoded_size": 8, "progress": False}
@@ -40,6 +40,15 @@ def test_validation_graphs_change_the_share_of_the_network(tmp_path):
     model.save(tmp_path / "model")
     again = PiGNNClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_proba(GRAPHS), model.predict_proba(GRAPHS))
+
+
+def test_network_and_forest_share_one_alignment(fitted, monkeypatch):
+    calls = []
+    align = PiGNN._align
+    monkeypatch.setattr(PiGNN, "_align", lambda *given: calls.append(1) or align(*given))
+    fitted.predict(GRAPHS)
+    batches = len(list(fitted._batches(fitted._encode(GRAPHS))))
+    assert len(calls) == batches
 
 
 def test_a_folder_keeps_the_forest(fitted, tmp_path):

@@ -1,6 +1,7 @@
 """Collections of any size: the parts of a table are the rows of the whole, however it is made."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -211,6 +212,25 @@ def test_the_score_does_not_depend_on_the_parts(tmp_path, monkeypatch):
         found.append(json.loads(done.stdout))
     assert found[0] == found[1]
     assert found[0]["score"] == pytest.approx(made.score(MOLECULES, labels))
+
+
+def load_and_note(log: Path, folder: str, device: str) -> PiGNNClassifier:
+    with log.open("a") as stream:
+        stream.write(f"{os.getpid()} {device}\n")
+    return PiGNNClassifier.load(folder, "cpu")
+
+
+def test_reading_processes_leave_the_model_off_the_gpu(trained, tmp_path):
+    path, log = write_molecules(tmp_path / "m.csv", 90), tmp_path / "log"
+    load = partial(load_and_note, log)
+    made = ShardWorker(
+        str(trained[1]), "cuda:0", folder=tmp_path, ending=".csv", vectors=True, load=load
+    )
+    list(run_shards(made, partial(read_shards, path, rows=20), processes=2))
+    loaded = dict(line.split(" ") for line in log.read_text().splitlines())
+    here = loaded.pop(str(os.getpid()))
+    assert here == "cuda:0"
+    assert set(loaded.values()) == {"cpu"}
 
 
 def test_generators_in_generators_out():
