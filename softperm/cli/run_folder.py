@@ -28,6 +28,8 @@ from softperm.training.tasks import Regression
 
 PICTURES = 6
 PREFERRED_SIZE, LARGEST_SIZE = 150, 2000  # vertices of graphs to draw; of any that can be drawn
+SCORED_VERTICES = 1 << 18  # whose features are in memory together
+SCORED_VALUES = 1 << 23  # outputs of training graphs; of more, graphs at even distances are scored
 CHECKPOINT = "checkpoint.bin"
 FILES = ("config.json", "curve.csv", "curve.png", "model", "pictures")
 RESUMABLE = {
@@ -149,13 +151,23 @@ def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], Non
 
 def _scores(estimator: PiGNNEstimator, data: TrainingData) -> dict[str, Any]:
     """Scores of the three parts; that of the test graphs only after the last epoch."""
-    graphs = estimator._encode(data.graphs)
 
-    def outputs(part: Tensor) -> Tensor:
-        return estimator.outputs_of(graphs, part)
+    def outputs(index: Tensor) -> Tensor:
+        values = torch.empty(len(index), data.task.outputs)
+        done = 0
+        for part in data.graphs.split(index, SCORED_VERTICES):
+            graphs = estimator._encode(data.graphs.select(part))
+            values[done : done + len(part)] = estimator.outputs_of(graphs, torch.arange(len(part)))
+            done += len(part)
+        return values
 
     train, test = data.split.train, data.split.test
+    most = max(1, SCORED_VALUES // data.task.outputs)
+    if len(train) > most:
+        train = train[torch.linspace(0, len(train) - 1, most).long()]
     scores: dict[str, Any] = {"train_score": data.task.score(outputs(train), data.y[train])}
+    if len(train) < len(data.split.train):
+        scores["scored_train_graphs"] = len(train)
     if estimator.best_epoch_ and len(data.split.validation):
         scores["validation_score"] = estimator.curve_[estimator.best_epoch_ - 1].validation_score
     if len(test) and not estimator.interrupted_:
@@ -194,12 +206,12 @@ def _draw_some(estimator: PiGNNEstimator, data: TrainingData, folder: Path) -> i
     chosen = _choose_graphs(data.graphs.sizes.numpy())
     if not len(chosen):
         return 0
-    graphs = estimator._encode(data.graphs)
+    graphs = estimator._encode(data.graphs.select(torch.from_numpy(chosen)))
     model = estimator.model_.cpu().eval()
     with torch.no_grad():
-        permutations = model.permutations(graphs.batch(torch.from_numpy(chosen)))
+        permutations = model.permutations(graphs.batch(torch.arange(len(chosen))))
     folder.mkdir(exist_ok=True)
-    ids = [str(data.ids[i]) for i in chosen]
+    ids = [str(data.ids[i]) for i in chosen.tolist()]
     numbered = all(graph.isdecimal() for graph in ids)
     for place, name, d in zip(chosen.tolist(), ids, permutations, strict=True):
         with plots.drawing(f"graph {name}"):

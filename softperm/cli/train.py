@@ -10,7 +10,6 @@ import typer
 from typer import Option
 
 from softperm.cli.console import (
-    counting,
     logging_to,
     naming_graphs,
     only_writer,
@@ -19,13 +18,16 @@ from softperm.cli.console import (
     refuse_foreign,
 )
 from softperm.cli.options import settings_from, with_settings
+from softperm.files import write_atomically
+from softperm.progress import progress_bars
 from softperm.settings import STANDARD_FIELDS, FieldNames, Rule, check_settings, choose, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from softperm.training.data import TrainingData
 
+PROBLEMS = "unreadable.txt"
 FRACTION = Rule("", float, at_least=0, below=1, optional=True)
 
 
@@ -82,6 +84,13 @@ def train(
     ] = None,
     skip_empty: Annotated[
         bool, Option(help="Leave out graphs without vertices.", rich_help_panel="Data")
+    ] = False,
+    strict: Annotated[
+        bool,
+        Option(
+            help="Stop at the first row that cannot be read; by default it is left out.",
+            rich_help_panel="Data",
+        ),
     ] = False,
     data_root: Annotated[
         Path | None,
@@ -142,11 +151,13 @@ def train(
         wanted = None if target is None else list(names_in(target))
         source: dict[str, Any] = {"data": data, "dataset": dataset, "target": wanted, "task": task}
         source |= {"smiles_column": smiles_column, "skip_empty": skip_empty}
-        source |= {"data_root": data_root}
+        source |= {"data_root": data_root, "strict": strict}
         seed, symmetrise = settings["seed"], settings["symmetrise"]
         fields = FieldNames(**choose(FieldNames, settings))
         reading = {"symmetrise": symmetrise, "seed": seed, "fields": fields}
-        examples = _read(**source, **reading, **fractions, log=log)
+        examples, problems = _read(**source, **reading, **fractions, log=log)
+        if problems and first:
+            write_atomically(out / PROBLEMS, "".join(f"{line}\n" for line in problems))
         estimator, names = make_estimator(examples.task), list(examples.target_names)
         estimator.set_params(progress=settings["progress"] and first)
         shown = {k: v for k, v in settings.items() if k not in ("checkpoint", "system")}
@@ -159,6 +170,8 @@ def train(
             log,
         )
         disconnect(fabric)
+        if problems:
+            result |= {"unreadable_rows": len(problems)}
         if first:
             print_result(result, as_json)
         if result["interrupted"]:
@@ -195,11 +208,12 @@ def _read(
     test_fraction: float | None,
     validation_fraction: float | None,
     log: Callable[[str], None],
-) -> TrainingData:
-    """Training data from a file or a dataset, described in the log."""
+    strict: bool,
+) -> tuple[TrainingData, Sequence[str]]:
+    """Training data from a file or a dataset, described in the log; and rows left out of it."""
     from softperm.training import sources
 
-    name = dataset or str(data)
+    name, problems = dataset or str(data), ()
     fractions: dict[str, Any] = {
         "test_fraction": test_fraction,
         "validation_fraction": validation_fraction,
@@ -218,9 +232,15 @@ def _read(
             opened, target, **fractions, seed=seed, skip_empty=skip_empty
         )
     else:
-        with counting("reading graphs") as count:
+        with progress_bars() as report:
             file = sources.read_file(
-                Path(name), target, smiles_column, symmetrise, skip_empty, fields, count
+                Path(name), target, smiles_column, symmetrise, skip_empty, fields, report, strict
+            )
+        problems = file.problems
+        if problems:
+            log(
+                f"{len(problems):,} rows cannot be read and are left out, {PROBLEMS} in the run "
+                f"folder lists them; the first: {problems[0]}"
             )
         kind = sources.choose_task(task, file)
         change = "; --task changes this" if task == "auto" else ""
@@ -233,4 +253,4 @@ def _read(
     sizes = [f"{len(split.train)} to train", f"{len(split.validation)} to validate"]
     log(f"{examples.name}: {len(examples.y)} graphs, {', '.join(sizes)}, {len(split.test)} to test")
     log(f"fields of the graphs: {sources.describe_fields(examples.vocabulary)}")
-    return examples
+    return examples, problems

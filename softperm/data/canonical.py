@@ -186,7 +186,12 @@ def column_names(removed: Iterable[Removed]) -> dict[str, tuple[str, ...]]:
     return names
 
 
-def warn_removed(removed: Iterable[Removed], stacklevel: int = 3, again: bool = False) -> None:
+def warn_removed(
+    removed: Iterable[Removed],
+    stacklevel: int = 3,
+    again: bool = False,
+    counts: tuple[int, int] | None = None,
+) -> None:
     """Warn once about all graphs of what their canonical form does not have.
 
     Self-loops and duplicate edges are counted. Attributes that are not read are named, with the
@@ -196,11 +201,16 @@ def warn_removed(removed: Iterable[Removed], stacklevel: int = 3, again: bool = 
         removed: of each graph.
         stacklevel: of the warnings.
         again: whether other graphs of the collection have had the warnings about attributes.
+        counts: number of graphs with removed edges and of all graphs, if ``removed`` has the sums
+            of several graphs.
     """
     removed = list(removed)
     loops, duplicates = sum(r.loops for r in removed), sum(r.duplicates for r in removed)
-    changed = sum(1 for r in removed if r.loops or r.duplicates)
-    warn_removed_edges(loops, duplicates, changed, len(removed), stacklevel + 1)
+    changed, count = counts or (
+        sum(1 for r in removed if r.loops or r.duplicates),
+        len(removed),
+    )
+    warn_removed_edges(loops, duplicates, changed, count, stacklevel + 1)
     if again:
         return
     for kind, side in (("vertex", 0), ("edge", 1)):

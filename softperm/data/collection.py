@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from softperm.data.features import structural_features
 from softperm.pyg import Batch, Data
+
+SPAN_VERTICES = 1 << 20  # of graphs that are worked on at once
+MAPPED_BYTES = 1 << 26  # of an array, above which it is in a file
 
 if TYPE_CHECKING:
 
@@ -119,7 +125,7 @@ class Collection:
         for name, tensor in {**arrays, **more}.items():
             if isinstance(tensor, Tensor):
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+                digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
 
     def select(self, index: Int[Tensor, " b"]) -> Collection:
@@ -134,6 +140,58 @@ class Collection:
         return replace(
             self, ptr=ptr, edge_ptr=edge_ptr, edge_index=self.edge_index[:, edges], **rows
         )
+
+    def spans(self, vertices: int | None = None) -> Iterator[tuple[int, int, Collection]]:
+        """Consecutive graphs of at most so many vertices, or one larger graph, without copying.
+
+        Args:
+            vertices: about a million by default.
+
+        Yields:
+            The first graph, the one after the last, and the collection of these.
+        """
+        vertices = SPAN_VERTICES if vertices is None else vertices
+        first, count = 0, len(self)
+        while first < count:
+            end = int(torch.searchsorted(self.ptr, self.ptr[first] + vertices, right=True)) - 1
+            last = max(first + 1, min(end, count))
+            yield first, last, self.span(first, last)
+            first = last
+
+    def span(self, first: int, last: int) -> Collection:
+        """The graphs from ``first`` to before ``last``; its arrays are views."""
+        v, e = (slice(*ptr[[first, last]].tolist()) for ptr in (self.ptr, self.edge_ptr))
+        rows = {
+            name: value[e if name.startswith("edge") else v]
+            for name in ("structure", "label", "x", "edge_label", "edge_attr", "edge_weight")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(
+            self,
+            ptr=self.ptr[first : last + 1] - self.ptr[first],
+            edge_ptr=self.edge_ptr[first : last + 1] - self.edge_ptr[first],
+            edge_index=self.edge_index[:, e],
+            **rows,
+        )
+
+    def map_vertices(
+        self, compute: Callable[[Collection], Shaped[Tensor, "v ..."]]
+    ) -> Shaped[Tensor, "V ..."]:
+        """Rows of all vertices, computed for some graphs at a time; see :func:`spacious`.
+
+        Args:
+            compute: gives the rows of the vertices of some graphs, which may not depend on others.
+        """
+        rows: Tensor | None = None
+        for first, last, part in self.spans():
+            if last - first == len(self):
+                return compute(self)
+            found = compute(part).cpu()
+            if rows is None:
+                shape = (int(self.ptr[-1]), *found.shape[1:])
+                rows = torch.from_numpy(spacious(shape, found[:0].numpy().dtype))
+            rows[int(self.ptr[first]) : int(self.ptr[last])] = found
+        return compute(self) if rows is None else rows.to(self.ptr.device)
 
     def split(self, index: Int[Tensor, " b"], vertices: int) -> list[Int[Tensor, " _"]]:
         """Divides an index into consecutive parts of at most so many vertices.
@@ -195,6 +253,20 @@ class Collection:
                 None if self.edge_label is None else self.edge_label[edges].long()
             )
         return {name: value for name, value in values.items() if value is not None}
+
+
+def spacious(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of zeros: in memory, or if it is large in a temporary file that is mapped into it.
+
+    The file has no name and ends with the array. The folder of temporary files (``TMPDIR``) should
+    be on a disk.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= MAPPED_BYTES:
+        return np.zeros(shape, dtype)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def prepare(batch: GraphBatch) -> GraphBatch:

@@ -129,16 +129,18 @@ class VertexFeatures:
             graphs: a collection with degree and triangles as its structure, without colours.
         """
         if self.settings.names != StructuralFeatures().names:
-            shift = torch.repeat_interleave(graphs.ptr[:-1], graphs.edge_ptr.diff())
-            edge_index = graphs.edge_index.long() + shift
-            structure = structural_features(edge_index, graphs.ptr, self.settings)
-            graphs = replace(graphs, structure=structure)
+            graphs = replace(graphs, structure=graphs.map_vertices(self._structure))
         return graphs if self.colours is None else self.colours.extend(graphs)
+
+    def _structure(self, graphs: Collection) -> Float[Tensor, "V S"]:
+        shift = torch.repeat_interleave(graphs.ptr[:-1], graphs.edge_ptr.diff())
+        return structural_features(graphs.edge_index.long() + shift, graphs.ptr, self.settings)
 
 
 # Neighbour lists of a whole collection, checked once, and threads over its graphs.
 
 
+SPAN_VERTICES = 1 << 20  # of graphs whose colours are in memory together
 PIECES = 64  # of about equal work, so that threads stay balanced where sizes of graphs differ
 
 
@@ -1082,10 +1084,14 @@ class ColourVocabulary:
         """
         several = collection.label is not None and collection.label.shape[1] > 1
         columns = tuple(range(0 if degree or several or every_round else 1, rounds + 1))
-        found = collection_colours(collection, rounds, degree)
-        owner = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())
-        chosen = np.isin(owner, index.cpu().numpy())
-        known = [_common(found[chosen, c], owner[chosen], size, min_graphs) for c in columns]
+        counts: list[list[_Counts]] = [[] for _ in columns]
+        for part in collection.split(index.cpu().unique(), SPAN_VERTICES):
+            some = collection.select(part)
+            found = collection_colours(some, rounds, degree)
+            owner = np.repeat(np.arange(len(some)), some.sizes.cpu().numpy())
+            for of, c in zip(counts, columns, strict=True):
+                of.append(_count_graphs(found[:, c], owner))
+        known = [_common(of, size, min_graphs) for of in counts]
         return cls(
             rounds=columns,
             colours=tuple(tuple(colours.tolist()) for colours, _ in known),
@@ -1113,8 +1119,12 @@ class ColourVocabulary:
 
     def extend(self, collection: Collection) -> Collection:
         """The collection with the codes as further label columns, on its own device."""
-        codes = self.encode(collection).to(collection.ptr.device)
-        label = codes if collection.label is None else torch.cat([collection.label, codes], dim=1)
+
+        def labels(part: Collection) -> Int[Tensor, "V L"]:
+            codes = self.encode(part).to(part.ptr.device)
+            return codes if part.label is None else torch.cat([part.label, codes], dim=1)
+
+        label = collection.map_vertices(labels)
         return replace(collection, label=label, label_sizes=collection.label_sizes + self.sizes)
 
     def to_config(self) -> dict[str, Any]:
@@ -1182,13 +1192,25 @@ def collection_colours(
     return wl_colours(graphs, rounds, label=label, edge_label=edge_label, degree=degree)
 
 
-def _common(
-    colours: Int[np.ndarray, " v"], owner: Int[np.ndarray, " v"], size: int | None, min_graphs: int
-) -> tuple[Int[np.ndarray, " K"], bool]:
-    """The colours found in most graphs, in ascending order, and whether there are others."""
+_Counts = tuple[np.ndarray, np.ndarray]  # colours in ascending order, the number of their graphs
+
+
+def _count_graphs(colours: Int[np.ndarray, " v"], owner: Int[np.ndarray, " v"]) -> _Counts:
+    """In how many graphs each colour occurs."""
     known, place = np.unique(colours, return_inverse=True)
     pairs = np.unique(place * (owner.max(initial=0) + 1) + owner)
     graphs = np.bincount(pairs // (owner.max(initial=0) + 1), minlength=len(known))
+    return known, graphs
+
+
+def _common(
+    counts: Sequence[_Counts], size: int | None, min_graphs: int
+) -> tuple[Int[np.ndarray, " K"], bool]:
+    """The colours found in most graphs of all parts, ascending, and whether there are others."""
+    if not counts:
+        return np.empty(0, dtype=np.int64), False
+    known, place = np.unique(np.concatenate([of[0] for of in counts]), return_inverse=True)
+    graphs = np.bincount(place, np.concatenate([of[1] for of in counts]), len(known))
     ranked = np.lexsort([known, -graphs])[:size]
     kept = np.sort(known[ranked[graphs[ranked] >= min_graphs]])
     return kept, len(kept) < len(known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -151,6 +151,37 @@ class Vocabulary:
             edge_label=codes[1],
             edge_label_sizes=(len(self.edge_labels[0]),),
         )
+
+    def recode(self, graphs: Collection, other: Vocabulary) -> Collection:
+        """Graphs that another vocabulary of the same fields encoded, with the codes of this one.
+
+        A label outside this vocabulary gets code −1, with one warning for all graphs.
+        """
+        labels, unseen = {}, []
+        for name, ours, theirs, ptr in (
+            ("label", self.labels, other.labels, graphs.ptr),
+            ("edge_label", self.edge_labels, other.edge_labels, graphs.edge_ptr),
+        ):
+            codes = getattr(graphs, name)
+            if codes is None or ours == theirs:
+                continue
+            columns, kind = [], codes.dtype
+            for column, own, known in zip(codes.T, ours, theirs, strict=True):
+                code_of = {value: code for code, value in enumerate(own)}
+                table = torch.tensor([code_of.get(value, -1) for value in known], dtype=kind)
+                columns.append(table[column.long()])
+            labels[name] = torch.stack(columns, dim=1)
+            names = [np.array(known, dtype=object) for known in theirs]
+            unseen.append(_unseen(labels[name], ptr, lambda c, n=names, k=codes: [*n[c][k[:, c]]]))
+            if name == "label":
+                labels["label_sizes"] = tuple(map(len, ours))
+            else:
+                unseen = [*([_Unseen()] if len(unseen) == 1 else []), *unseen]
+                labels["edge_label_sizes"] = tuple(map(len, ours))
+        unseen = [*unseen, _Unseen(), _Unseen()][:2]
+        if any(each.rows for each in unseen):
+            _warn_unseen(*unseen)
+        return replace(graphs, **labels)
 
     def to_config(self) -> dict[str, Any]:
         """The vocabulary as plain values that survive JSON unchanged."""

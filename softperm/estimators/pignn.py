@@ -276,8 +276,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _grow_forest(self, train: Examples, settings: TrainingConfig) -> GraphForest:
         """The random forests of the training graphs."""
         forest = ForestConfig(**choose(ForestConfig, self._settings()))
-        own = None if train.weight is None else train.weight[train.index]
-        factors = class_factors(settings.class_weight, self.task_, train.y[train.index], own)
+        factors = None
+        if settings.class_weight is not None:
+            own = None if train.weight is None else train.weight[train.index]
+            factors = class_factors(settings.class_weight, self.task_, train.y[train.index], own)
         with progress_bars(self.progress) as report:
             report("growing random forests", 0, 1, f"{forest.trees} trees")
             return GraphForest.fit(

@@ -9,9 +9,10 @@ choices of ``encoder`` in ``softperm/settings.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,6 +43,26 @@ class Moments:
         return cls(tuple(mean.tolist()), tuple(torch.where(varies, std, 1.0).tolist()))
 
     @classmethod
+    def of_parts(cls, parts: Callable[[], Iterator[Float[Tensor, "v F"]]]) -> Moments:
+        """The moments of vertices that come in parts, which are read twice if there are several.
+
+        Args:
+            parts: gives the parts, in float64.
+        """
+        several = parts()
+        one, another = next(several, None), next(several, None)
+        if another is None:
+            return cls.of(torch.empty(0, 0) if one is None else one)
+        count, total = 0, torch.zeros(())
+        for rows in parts():
+            count, total = count + len(rows), total + rows.sum(0)
+        mean = total / max(count, 1)  # (F,)
+        spread = torch.stack([((rows - mean) ** 2).sum(0) for rows in parts()]).sum(0)
+        std = (spread / max(count, 1)).sqrt()
+        varies = std > _CONSTANT * mean.abs()
+        return cls(tuple(mean.tolist()), tuple(torch.where(varies, std, 1.0).tolist()))
+
+    @classmethod
     def neutral(cls, size: int) -> Moments:
         """Moments that leave features as they are."""
         return cls((0.0,) * size, (1.0,) * size)
@@ -66,14 +87,24 @@ class VertexStatistics:
         """The statistics of the vertices of the chosen graphs."""
         chosen = torch.zeros(len(graphs), dtype=torch.bool, device=graphs.ptr.device)
         chosen[index.to(chosen.device)] = True
-        vertices = torch.repeat_interleave(chosen, graphs.sizes)  # (V,)
-        structure = graphs.structure[vertices].double()
+
+        def moments(rows: Callable[[Collection], Float[Tensor, "v F"]]) -> Moments:
+            def parts() -> Iterator[Float[Tensor, "v F"]]:
+                for first, last, part in graphs.spans():
+                    there = torch.repeat_interleave(chosen[first:last], part.sizes)
+                    yield rows(part)[there].double()
+
+            return Moments.of_parts(parts)
+
         continuous = 0 if graphs.x is None else graphs.x.shape[1]
         attributes = Moments.neutral(graphs.attribute_size - continuous)
         if graphs.x is not None:
-            found = Moments.of(graphs.x[vertices])
+            found = moments(lambda part: cast(Tensor, part.x))
             attributes = Moments(attributes.mean + found.mean, attributes.std + found.std)
-        return cls(Moments.of(structure), Moments.of(torch.log1p(structure)), attributes)
+        structure = moments(lambda part: part.structure)
+        return cls(
+            structure, moments(lambda part: torch.log1p(part.structure.double())), attributes
+        )
 
 
 class LogScale(nn.Module):

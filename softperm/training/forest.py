@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from softperm.data.collection import Collection
+from softperm.data.collection import Collection, spacious
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.jit import kernel
 from softperm.parallel import cores, over_ranges
@@ -32,6 +32,7 @@ SIZES = 3  # numbers of vertices and edges, density
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 MOST_GRAPHS = 50_000  # of which trees are grown
 MOST_SAMPLES = 10_000  # graphs of one tree
+MOST_VALUES = 1 << 26  # values in the leaves of all trees; with more, trees have fewer leaves
 MOST_COLOURS = 1024  # of each round
 MOST_DEGREES = 100  # larger degrees are counted together
 QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -452,6 +453,9 @@ def _grow(
         "max_samples": min(len(rows), MOST_SAMPLES),
         "n_jobs": cores(),
     }
+    most = max(2, MOST_VALUES // (trees * len(codes)))  # leaves of a tree
+    if most < settings["max_samples"] and not isinstance(task, Classification):
+        settings["max_leaf_nodes"] = most
     grown: list[_Grown] = []
     for k, (first, last) in enumerate(columns):
         count = -(-(trees - k) // len(columns))  # the first ones have one more
@@ -574,13 +578,23 @@ def _rows(
     most_degree: int | None = None,
 ) -> Float[np.ndarray, "b columns"]:
     """What the trees read of each of the chosen graphs."""
-    chosen = graphs.select(index)
-    parts = [summarise(chosen, colours)]
-    if align is not None:
-        parts.append(align(graphs, index))
-    if most_degree is not None:
-        parts.append(count_table(chosen, most_degree))
-    return np.concatenate(parts, axis=1, dtype=np.float32)
+    rows: np.ndarray | None = None
+    done = 0
+    for part in index.split(_AT_ONCE):
+        chosen = graphs.select(part)
+        parts = [summarise(chosen, colours)]
+        if align is not None:
+            parts.append(align(graphs, part))
+        if most_degree is not None:
+            parts.append(count_table(chosen, most_degree))
+        found = np.concatenate(parts, axis=1, dtype=np.float32)
+        if rows is None:
+            if len(part) == len(index):
+                return found
+            rows = spacious((len(index), found.shape[1]), np.float32)
+        rows[done : done + len(part)] = found
+        done += len(part)
+    return np.empty((0, 0), np.float32) if rows is None else rows
 
 
 def _columns_of(

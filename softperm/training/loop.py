@@ -381,6 +381,8 @@ def _weighted(
     class_weight: object, task: Task, train: Examples, validation: Examples | None
 ) -> tuple[Examples, Examples | None]:
     """Both parts with the weights of classes, which are learnt from the training graphs."""
+    if class_weight is None:
+        return train, validation
     index = train.index.cpu()
     own = None if train.weight is None else train.weight[index]
     factors = class_factors(class_weight, task, train.y[index], own)

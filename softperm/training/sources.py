@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,19 +11,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from softperm.data.canonical import warn_empty
-from softperm.data.collection import Collection
+from softperm.data.collection import Collection, spacious
 from softperm.data.datasets import Dataset, load_dataset
 from softperm.data.datasets.catalogue import catalogue_spelling
 from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.data.datasets.splits import Split
 from softperm.data.features import structural_features
 from softperm.data.formats import GraphFile, read_graphs
+from softperm.data.formats.mapped import MappedFile, input_size, is_piecewise, prepare_file
 from softperm.data.formats.tables import as_number
 from softperm.data.vocabulary import Label, Vocabulary
 from softperm.errors import GraphError
+from softperm.progress import Report, silent
 from softperm.settings import STANDARD_FIELDS, FieldNames
 from softperm.training.data import TrainingData, divide
 from softperm.training.tasks import (
@@ -38,6 +42,8 @@ from softperm.training.tasks import (
 )
 
 TASKS = ("classification", "multilabel", "regression")
+IN_MEMORY = 1 << 22  # bytes of a file that is read into memory as a whole
+ENCODED = 1 << 22  # targets that are encoded at once
 MAX_CLASSES = 20  # whole numbers with more distinct values than this are taken for measurements
 
 _MOLECULES = {"ogbg-molhiv": "ogb", "ogbg-molpcba": "ogb", "QM9": "qm9"}
@@ -58,18 +64,44 @@ def read_file(
     symmetrise: bool,
     skip_empty: bool = False,
     fields: FieldNames = STANDARD_FIELDS,
-    progress: Callable[[int, int | None], None] | None = None,
-) -> GraphFile:
-    """The graphs of a file with the targets to learn: those named, or the only one there is."""
-    file = read_graphs(
-        path,
-        target=targets,
-        smiles_column=smiles_column,
-        symmetrise=symmetrise,
-        skip_empty=skip_empty,
-        fields=fields,
-        progress=progress,
-    )
+    progress: Report = silent,
+    strict: bool = False,
+    in_memory: int | None = None,
+) -> GraphFile | MappedFile:
+    """The graphs of a file with the targets to learn: those named, or the only one there is.
+
+    Args:
+        path: the file or folder.
+        targets: names of the targets; None for the only one.
+        smiles_column: the column of SMILES in a table.
+        symmetrise: whether to treat directed edges as undirected.
+        skip_empty: whether to leave out graphs without vertices.
+        fields: names of the attributes of vertices and edges to read.
+        progress: receives the share of the file that is read.
+        strict: whether a row that cannot be read is an error, in place of being left out.
+        in_memory: bytes up to which a file is read into memory, 4 MiB by default; a larger one in a
+            format that is read piece by piece is prepared as mapped arrays.
+    """
+    in_memory = IN_MEMORY if in_memory is None else in_memory
+    options: dict[str, Any] = {
+        "target": targets,
+        "smiles_column": smiles_column,
+        "symmetrise": symmetrise,
+        "skip_empty": skip_empty,
+        "fields": fields,
+    }
+    if path.exists() and input_size(path) > in_memory and is_piecewise(path):
+        file: GraphFile | MappedFile = prepare_file(
+            path, **options, strict=strict, progress=progress
+        )
+    else:
+        problems: list[str] | None = None if strict else []
+
+        def count(done: int, total: int | None) -> None:
+            progress("reading graphs", done, total or 0)
+
+        file = read_graphs(path, **options, progress=count, problems=problems)
+        file = replace(file, problems=tuple(problems or ()))
     if not file.targets:
         raise ValueError(
             f"{path} has no targets to learn from: expected another column of a table, an attribute"
@@ -82,7 +114,12 @@ def read_file(
 
 
 def from_file(
-    file: GraphFile, task: str, *, test_fraction: float, validation_fraction: float, seed: int
+    file: GraphFile | MappedFile,
+    task: str,
+    *,
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
 ) -> TrainingData:
     """Training data from the graphs of a file.
 
@@ -99,16 +136,16 @@ def from_file(
         classes = find_classes(columns[0])
         y = encode_classes(columns[0], classes)
     else:
-        encode = encode_answers if task == "multilabel" else encode_numbers
-        y = encode(np.stack(columns, axis=1))
+        y = _encode_columns(columns, encode_answers if task == "multilabel" else encode_numbers)
     split = divide(y, classes, test_fraction, validation_fraction, seed)
     vocabulary, graphs = _encode_file(file, split.test)
     return TrainingData(
         graphs,
         y,
-        _task(task, y[split.train], classes, "roc_auc"),
+        _task(task, y, split.train, classes, "roc_auc"),
         split,
         vocabulary,
+        content=_content(file.content, y) if isinstance(file, MappedFile) else None,
         name=file.name,
         ids=file.ids,
         target_names=tuple(file.targets),
@@ -117,8 +154,60 @@ def from_file(
     )
 
 
-def _encode_file(file: GraphFile, test: Tensor) -> tuple[Vocabulary, Collection]:
+def _encode_columns(
+    columns: Sequence[np.ndarray], encode: Callable[[np.ndarray], Tensor]
+) -> Float[Tensor, "B T"]:
+    """Several columns as one matrix of encoded targets, encoded some rows at a time."""
+    count, rows = len(columns[0]), max(1, ENCODED // len(columns))
+    y: Tensor | None = None
+    for first in range(0, count, rows):
+        part = encode(np.stack([c[first : first + rows] for c in columns], axis=1))
+        if y is None:
+            kind = torch.zeros(0, dtype=part.dtype).numpy().dtype
+            y = torch.from_numpy(spacious((count, len(columns)), kind))
+        y[first : first + rows] = part
+    assert y is not None, "a file has at least one graph"
+    return y
+
+
+def _content(graphs: str, y: Tensor) -> str:
+    """Identifies mapped graphs with their encoded targets."""
+    digest = hashlib.sha256(graphs.encode())
+    for part in y.split(max(1, ENCODED // max(1, y[:1].numel()))):
+        digest.update(part.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _encode_mapped(file: MappedFile, test: Tensor) -> tuple[Vocabulary, Collection]:
+    """The same as :func:`_encode_file` for mapped graphs, some graphs at a time."""
+    graphs, tested = file.graphs, torch.zeros(len(file.graphs), dtype=torch.bool)
+    tested[test] = True
+    known: dict[str, tuple[tuple[Label, ...], ...]] = {}
+    for name, columns in (
+        ("label", file.vocabulary.labels),
+        ("edge_label", file.vocabulary.edge_labels),
+    ):
+        seen = [torch.zeros(len(column), dtype=torch.bool) for column in columns]
+        for first, last, part in graphs.spans():
+            codes, ptr = getattr(part, name), part.edge_ptr if "edge" in name else part.ptr
+            if codes is not None:
+                there = torch.repeat_interleave(~tested[first:last], ptr.diff())
+                for c, of in enumerate(seen):
+                    of[codes[there, c].long().unique()] = True
+        pairs = [
+            zip(column, of.tolist(), strict=True) for column, of in zip(columns, seen, strict=True)
+        ]
+        known[name] = tuple(tuple(v for v, there in pair if there) for pair in pairs)
+    vocabulary = replace(file.vocabulary, labels=known["label"], edge_labels=known["edge_label"])
+    if vocabulary == file.vocabulary:
+        return vocabulary, graphs
+    return vocabulary, vocabulary.recode(graphs, file.vocabulary)
+
+
+def _encode_file(file: GraphFile | MappedFile, test: Tensor) -> tuple[Vocabulary, Collection]:
     """The vocabulary of all graphs but the test graphs, and all graphs encoded by it."""
+    if isinstance(file, MappedFile):
+        return _encode_mapped(file, test)
     tested = set(test.tolist())
     vocabulary = Vocabulary.learn(
         [g for i, g in enumerate(file.graphs) if i not in tested], file.columns
@@ -177,7 +266,7 @@ def from_dataset(
     return TrainingData(
         dataset.collection,
         y,
-        _task(dataset.task, y[split.train], classes, metric),
+        _task(dataset.task, y, split.train, classes, metric),
         split,
         vocabulary_of(dataset),
         name=dataset.name,
@@ -191,13 +280,13 @@ def from_dataset(
     )
 
 
-def _task(kind: str, train: Tensor, classes: np.ndarray | None, metric: str) -> Task:
+def _task(kind: str, y: Tensor, train: Tensor, classes: np.ndarray | None, metric: str) -> Task:
     if kind == "classification":
         assert classes is not None
         return Classification(len(classes))
     if kind == "multilabel":
-        return MultiLabel(train.shape[1], metric)
-    return Regression.of(train)
+        return MultiLabel(y.shape[1], metric)
+    return Regression.of(y[train])
 
 
 def _columns(dataset: Dataset, targets: Sequence[str] | None) -> list[int]:
@@ -355,7 +444,7 @@ def check_task(task: str) -> None:
         raise ValueError(f"task must be auto, {', '.join(TASKS[:-1])} or {TASKS[-1]}; got {task!r}")
 
 
-def choose_task(task: str, file: GraphFile) -> str:
+def choose_task(task: str, file: GraphFile | MappedFile) -> str:
     """The task to learn from a file's targets.
 
     ``auto`` takes strings, class labels of TUDataset files and at most 20 distinct whole numbers
@@ -385,7 +474,7 @@ def choose_task(task: str, file: GraphFile) -> str:
     return task
 
 
-def describe_task(task: str, file: GraphFile) -> str:
+def describe_task(task: str, file: GraphFile | MappedFile) -> str:
     """The targets of a file and how they are learnt, in one line.
 
     Example:
@@ -434,9 +523,9 @@ def missing_values(column: np.ndarray) -> np.ndarray:
     return np.isnan(column) if column.dtype.kind == "f" else column == ""
 
 
-def _guess(file: GraphFile) -> str:
-    columns = [column[~missing_values(column)] for column in file.targets.values()]
-    if len(columns) > 1:
+def _guess(file: GraphFile | MappedFile) -> str:
+    if len(file.targets) > 1:
+        columns = (column[~missing_values(column)] for column in file.targets.values())
         answers = all(c.dtype.kind in "if" and np.isin(c, (0, 1)).all() for c in columns)
         return "multilabel" if answers else "regression"
     ((name, column),) = file.targets.items()
@@ -447,7 +536,7 @@ def _guess(file: GraphFile) -> str:
     return "classification" if few and (values == values.round()).all() else "regression"
 
 
-def _warn_missing(file: GraphFile) -> None:
+def _warn_missing(file: GraphFile | MappedFile) -> None:
     """Warns, once for all targets, of graphs without a value."""
     gaps = {name: missing_values(column) for name, column in file.targets.items()}
     gaps = {name: missing for name, missing in gaps.items() if missing.any()}
@@ -462,7 +551,7 @@ def _warn_missing(file: GraphFile) -> None:
         )
 
 
-def _warn_words(target: str, column: np.ndarray, file: GraphFile) -> None:
+def _warn_words(target: str, column: np.ndarray, file: GraphFile | MappedFile) -> None:
     """Warns of words among numbers, and of decimal commas."""
     if column.dtype.kind != "U":
         return
@@ -488,19 +577,21 @@ def _decimal_comma(word: str) -> bool:
     return word.count(",") == 1 and as_number(word.replace(",", ".")) is not None
 
 
-def _first_word(column: np.ndarray, file: GraphFile) -> tuple[str, str]:
+def _first_word(column: np.ndarray, file: GraphFile | MappedFile) -> tuple[str, str]:
     """The first graph whose target is not a number, and that target."""
     index = next((k for k, value in enumerate(column) if as_number(value) is None), 0)
     return _name(file, index), str(column[index])
 
 
-def _name(file: GraphFile, index: int) -> str:
+def _name(file: GraphFile | MappedFile, index: int) -> str:
     """The name of a graph, and its place in the file where that says more."""
     name, place = file.ids[index], file.places[index] if file.places else ""
     return f"{name} ({place})" if " line " in place else name
 
 
-def _refuse(target: str, fault: str, where: np.ndarray | None, file: GraphFile) -> None:
+def _refuse(
+    target: str, fault: str, where: np.ndarray | None, file: GraphFile | MappedFile
+) -> None:
     if where is not None and where.any():
         graph = _name(file, int(where.argmax()))
         raise ValueError(f"target {target} is {fault} for graph {graph}: leave such graphs out")

@@ -256,11 +256,12 @@ class MultiLabel:
 
         measure = {"roc_auc": roc_auc_score, "average_precision": average_precision_score}
         scores = []
-        for output, target in zip(outputs.double().cpu().T, y.cpu().T, strict=True):
+        for output, target in zip(outputs.cpu().T, y.cpu().T, strict=True):
             there = ~target.isnan()
             answers = target[there]
             if bool((answers == 0).any()) and bool((answers == 1).any()):
-                scores.append(measure[self.metric](answers.numpy(), output[there].numpy()))
+                values = output[there].double().numpy()
+                scores.append(measure[self.metric](answers.numpy(), values))
         return float(np.mean(scores)) if scores else float("nan")
 
 

@@ -2,14 +2,21 @@
 
 from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
-from samples import collect, random_graph
+from samples import collect, random_graph, rings_and_cliques
+from torch.testing import assert_close
 from torch_geometric.data import Batch, Data
 
+from softperm.data import collection
+from softperm.data import features as feature_module
 from softperm.data.collection import Collection, prepare
-from softperm.data.features import structural_features
+from softperm.data.features import ColourVocabulary, VertexFeatures, structural_features
 from softperm.data.graphs import as_graphs
+from softperm.data.vocabulary import Vocabulary
+from softperm.nn.encoders import VertexStatistics
+from softperm.settings import StructuralFeatures
 
 GRAPHS = [random_graph(n, seed=n) for n in (4, 1, 7, 3, 9)]
 COLLECTION = collect(GRAPHS)
@@ -184,3 +191,31 @@ def test_a_collection_prints_its_sizes_and_the_names_of_its_arrays():
     assert repr(COLLECTION).startswith(expected)
     assert len(repr(COLLECTION)) < 200
     assert ("edge_weight" in repr(COLLECTION)) == (COLLECTION.edge_weight is not None)
+
+
+def test_work_in_spans_of_graphs_gives_the_results_of_the_whole(monkeypatch):
+    graphs, _ = rings_and_cliques(24)
+    whole = Vocabulary().encode(as_graphs(graphs))
+    index = torch.arange(0, len(whole), 3)
+    features = StructuralFeatures(clustering=True, walks=4)
+
+    def results():
+        extended = VertexFeatures(features).extend(whole)
+        learnt = ColourVocabulary.learn(
+            whole, index, rounds=2, size=9, min_graphs=2, degree=True, every_round=True
+        )
+        statistics = VertexStatistics.of(extended, index)
+        return extended.structure, learnt, learnt.extend(whole).label, statistics
+
+    expected = results()
+    monkeypatch.setattr(collection, "SPAN_VERTICES", 40)
+    monkeypatch.setattr(collection, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(feature_module, "SPAN_VERTICES", 40)
+    assert len(list(whole.spans())) >= 5
+    found = results()
+    assert_close(found[0], expected[0], rtol=0, atol=0)
+    assert found[1] == expected[1]
+    assert_close(found[2], expected[2], rtol=0, atol=0)
+    for kind in ("structure", "log_structure"):
+        one, other = getattr(found[3], kind), getattr(expected[3], kind)
+        np.testing.assert_allclose((one.mean, one.std), (other.mean, other.std), rtol=1e-12)

@@ -14,7 +14,14 @@ import numpy as np
 
 from softperm.data.canonical import check_same_fields, column_names, warn_empty, warn_removed
 from softperm.data.formats.shards import canonical_graph, read_shards, stem
-from softperm.data.formats.tables import Record, Unreadable, as_column, check_targets, parse_cells
+from softperm.data.formats.tables import (
+    Record,
+    Unreadable,
+    as_column,
+    check_share,
+    check_targets,
+    parse_cells,
+)
 from softperm.errors import GraphError, errors_about_graph
 from softperm.pyg import Data
 from softperm.settings import STANDARD_FIELDS, FieldNames
@@ -35,6 +42,7 @@ class GraphFile:
         class_targets: targets that are classes by the format's definition, whatever their values.
         places: where each graph is in the file, such as ``mols.csv line 12``.
         columns: the user's names of the columns of each field, where they were chosen by name.
+        problems: rows that were left out, with place and reason.
     """
 
     graphs: list[Data]
@@ -44,6 +52,7 @@ class GraphFile:
     class_targets: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
 
 def read_graphs(
@@ -55,6 +64,7 @@ def read_graphs(
     skip_empty: bool = False,
     fields: FieldNames = STANDARD_FIELDS,
     progress: Progress | None = None,
+    problems: list[str] | None = None,
 ) -> GraphFile:
     """Read graphs, and their targets if the file has any.
 
@@ -71,6 +81,8 @@ def read_graphs(
         fields: names of the attributes of vertices and edges to read.
         progress: called after each graph with the number of graphs read and their
             total, as estimated from the size of the file.
+        problems: receives place and reason of each row that cannot be read, which is left out; by
+            default, and for more than a tenth of all rows, such a row is an error.
 
     Raises:
         ValueError: the file cannot be used; the message names the file, the line and the remedy. A
@@ -86,10 +98,16 @@ def read_graphs(
             rows = list(shard.read())
             total = round((len(graphs) + len(rows)) / shard.share)
             for record in rows:
-                if isinstance(record, Unreadable):
-                    raise record.error(len(graphs))
-                with errors_about_graph(len(graphs), record.where):
-                    graph, removals = canonical_graph(record, symmetrise, fields)
+                try:
+                    if isinstance(record, Unreadable):
+                        raise record.error(len(graphs))
+                    with errors_about_graph(len(graphs), record.where):
+                        graph, removals = canonical_graph(record, symmetrise, fields)
+                except GraphError as error:
+                    if problems is None:
+                        raise
+                    problems.append(str(error))
+                    continue
                 if skip_empty and not graph.num_nodes:
                     continue
                 graphs.append(graph)
@@ -97,6 +115,7 @@ def read_graphs(
                 records.append(record)
                 if progress is not None:
                     progress(len(graphs), total)
+    check_share(problems or (), len(graphs) + len(problems or ()))
     if not graphs:
         kind = "graphs with vertices" if skip_empty else "graphs"
         raise ValueError(f"{path} holds no {kind}; expected at least one")

@@ -19,7 +19,7 @@ Target = int | float | str | None
 
 MAX_CELL_LINES = 1000  # a quoted cell with more lines is a quote that was never closed
 
-_MISSING = {"", "nan", "na", "n/a", "null", "none"}
+MISSING = {"", "nan", "na", "n/a", "null", "none"}
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,19 @@ def read_table(stream: TextIOBase, name: str) -> tuple[list[str], list[tuple[int
     return header, rows
 
 
+MOST_UNREADABLE = 0.1  # share of rows that may be left out
+
+
+def check_share(problems: Sequence[str], rows: int) -> None:
+    """Raises ValueError, with the first problem, if too many rows cannot be read."""
+    if len(problems) > MOST_UNREADABLE * rows:
+        raise ValueError(
+            f"{problems[0]} ({len(problems):,} of {rows:,} rows cannot be read)"
+            if len(problems) > 1
+            else problems[0]
+        )
+
+
 def check_targets(target: Sequence[str], present: Sequence[str], name: str) -> None:
     """Raise, with the names that the file has, if a requested target is not among them."""
     for wanted in target:
@@ -217,8 +230,8 @@ def parse_cells(cells: Sequence[str]) -> list[Target]:
     ['Na', 'Cl', None]
     """
     cells = [cell.strip() for cell in cells]
-    numbers = [None if cell.lower() in _MISSING else as_number(cell) for cell in cells]
-    missing = [cell.lower() in _MISSING for cell in cells]
+    numbers = [None if cell.lower() in MISSING else as_number(cell) for cell in cells]
+    missing = [cell.lower() in MISSING for cell in cells]
     numeric = all(m or n is not None for m, n in zip(missing, numbers, strict=True))
     if numeric and (not all(missing) or not any(cells)):
         return list(numbers)
