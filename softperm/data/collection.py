@@ -125,7 +125,7 @@ class Collection:
         for name, tensor in {**arrays, **more}.items():
             if isinstance(tensor, Tensor):
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+                digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def select(self, index: Int[Tensor, " b"]) -> Collection:

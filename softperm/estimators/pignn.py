@@ -687,11 +687,12 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             return forest.outputs(graphs, index, self.task_, self._align)
         outputs = []
         for part in index.split(FOREST_GRAPHS):
-            aligned, vectors = None, None
+            align, first = None, None
             if forest.aligned:  # one alignment serves the first network and the forest
-                vectors, aligned = self._align_and_predict(graphs, part)
-            network = self._network_outputs(graphs, part, aligned)
-            trees = forest.outputs(graphs, part, self.task_, lambda *_, rows=vectors: rows)
+                vectors, first = self._align_and_predict(graphs, part)
+                align = lambda graphs, part, rows=vectors: rows  # noqa: E731
+            network = self._network_outputs(graphs, part, first)
+            trees = forest.outputs(graphs, part, self.task_, align)
             outputs.append(mean_with_network(self.task_, network, trees, forest.network_share))
         return torch.cat(outputs) if outputs else torch.empty(0, self.task_.outputs)
 

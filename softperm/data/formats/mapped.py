@@ -166,7 +166,7 @@ class PartWorker:
         about |= {"vocabulary": vocabulary.to_config(), "classes": shard.class_targets}
         content, beside = self.files(shard.number)
         with content.with_suffix(".part").open("wb") as stream:
-            np.savez(stream, **arrays)
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
         os.replace(content.with_suffix(".part"), content)
         write_atomically(beside, json.dumps(about))
         return shard.number
@@ -295,7 +295,7 @@ def _removed_config(removed: Sequence[Removed]) -> dict[str, Any]:
         first["columns"] |= {key: list(names) for key, names in each.columns.items()}
         first["used"] = [list(u) or v for u, v in zip(each.used, first["used"], strict=True)]
         if each.codes is not None:
-            codes = sorted({*(codes or []), *each.codes})[:1000]
+            codes = sorted(set(codes or ()) | set(each.codes))[:1000]
     loops, duplicates = (sum(getattr(r, name) for r in removed) for name in ("loops", "duplicates"))
     changed = sum(1 for r in removed if r.loops or r.duplicates)
     return {**first, "codes": codes, "loops": loops, "duplicates": duplicates, "changed": changed}
@@ -599,13 +599,13 @@ def _mapped_file(
         check_targets(
             target, [n for n in names if set(kinds[n]) != {"g"} or about["cells"]], str(path)
         )
-    texts = [Texts(arrays[name], arrays[f"{name}_ptr"]) for name in ("id", "place")]
+    ids, places = (Texts(arrays[name], arrays[f"{name}_ptr"]) for name in ("id", "place"))
     removed = [_removed(config) for config in about["removed"]]
     changed = sum(config["changed"] for config in about["removed"])
-    warn_removed(removed, stacklevel=4, counts=(changed, len(texts[0])))
+    warn_removed(removed, stacklevel=4, counts=(changed, len(ids)))
     sizes = np.diff(arrays["ptr"])
     if not sizes.all():
-        warn_empty(sizes.tolist(), texts[0])
+        warn_empty(sizes.tolist(), ids)
     present = {
         name: torch.from_numpy(arrays[name])
         for name in (f.name for f in fields(Collection))
@@ -621,10 +621,11 @@ def _mapped_file(
         vocabulary,
         _columns(prepared, about, open_shards, path),
         stem(path),
-        *texts,
-        about["problems"],
-        prepared.fingerprint,
-        tuple(about["classes"]),
+        ids,
+        places,
+        problems=about["problems"],
+        content=prepared.fingerprint,
+        class_targets=tuple(about["classes"]),
     )
 
 
