@@ -692,7 +692,12 @@ class EstimatorConfig(Settings):
 class AlignerConfig(Settings):
     """The settings that only an aligner has."""
 
-    dimensions: int = setting(64, "Length of the vectors.", at_least=1)
+    dimensions: int = setting(64, "Entries of a vector that the network computes.", at_least=1)
+    sketch: int = setting(
+        256,
+        "Entries of a vector that count labels, neighbours and colours by hash; 0 for none.",
+        at_least=0,
+    )
     sample: int = setting(
         400,
         "Number of graphs whose exact distances are learnt, all pairs of them.",

@@ -1027,9 +1027,9 @@ def wl_colours(
     """
     columns = [] if label is None else [*label.T]
     columns += [graphs.degree] if degree else []
-    edge_colour = _hash_columns([] if edge_label is None else [*edge_label.T], graphs.column.size)
+    edge_colour = hash_columns([] if edge_label is None else [*edge_label.T], graphs.column.size)
     found = np.empty((rounds + 1, graphs.vertices), dtype=np.uint64)
-    found[0] = _hash_columns(columns, graphs.vertices)
+    found[0] = hash_columns(columns, graphs.vertices)
     work = graphs.sizes + graphs.edge_counts * 4
     for k in range(rounds):
         mixed = _mix_all(found[k])
@@ -1221,7 +1221,7 @@ def _is_column(column: Any) -> bool:
     return whole and all(a < b for a, b in pairwise(column))
 
 
-def _hash_columns(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
+def hash_columns(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     """A hash of each row of labels, (count,) uint64; of no labels, the same for all."""
     found = np.zeros(count, dtype=np.uint64)
     for column in columns:

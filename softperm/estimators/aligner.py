@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softperm.data.collection import Collection
+from softperm.data.features import collection_colours, hash_columns
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
 from softperm.distance.matrix import frobenius_intervals
@@ -24,6 +25,10 @@ from softperm.training.devices import find_device
 
 Aligner = TypeVar("Aligner", bound="PiGNNAligner")
 NEIGHBOURS = 7  # similar graphs that are drawn with each random one
+ROUNDS = 3  # of the colours that a sketch counts
+FAMILIES = ("neighbours", *(f"colours {k}" for k in range(ROUNDS + 1)))
+FACTORS = (0.0, 0.25, 0.5, 2.0, 4.0)  # by which weights are changed in search of a better recall
+NEAREST = 10  # graphs whose recall decides the weights, among twice as many
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +86,173 @@ class Distances:
         return (learnt.square() + 1e-9).sqrt(), exact
 
 
+@dataclass(frozen=True)
+class Sketch:
+    """Counts of what the vertices of a graph look like, hashed into one short vector.
+
+    Each family of features is counted: vertices by label, edge label, label of the neighbour and
+    number of such neighbours before; and vertices by their colour after 0, 1, … rounds of colour
+    refinement. A feature adds ±√w to one entry, both chosen by its hash, so that squared distances
+    of sketches are, up to collisions, the sums of squared differences of counts, weighted by w. An
+    edge that is inserted changes few counts, which is why these distances follow graph distances.
+
+    Args:
+        size: number of entries.
+        weights: of each of :data:`FAMILIES`.
+        network: factor of the network's vector beside the sketch.
+    """
+
+    size: int
+    weights: tuple[float, ...]
+    network: float
+
+    def __post_init__(self) -> None:
+        values = (*self.weights, self.network)
+        sound = type(self.size) is int and self.size >= 0 and len(self.weights) == len(FAMILIES)
+        if not sound or not all(0 <= value < float("inf") for value in values):
+            raise ValueError("sketch: expected a size and a weight of at least 0 for each family")
+
+    def __call__(self, graphs: Collection) -> Float[np.ndarray, "B S"]:
+        """The sketch of each graph."""
+        parts = sketch_families(graphs, self.size)
+        total = np.zeros((len(graphs), self.size), np.float32)
+        for part, weight in zip(parts, self.weights, strict=True):
+            total += np.float32(weight**0.5) * part
+        return total
+
+    @classmethod
+    def fit(
+        cls,
+        size: int,
+        graphs: Collection,
+        vectors: Float[np.ndarray, "n F"],
+        table: Float[np.ndarray, "n n"],
+    ) -> Sketch:
+        """Chooses the weights with which the nearest graphs are found by their vectors.
+
+        Starts from the weights whose squared distances are nearest to the exact ones, near pairs
+        counting most, and changes one weight at a time as long as the recall of the nearest graphs
+        rises.
+
+        Args:
+            size: number of entries.
+            graphs: the graphs of the table.
+            vectors: their vectors by the network.
+            table: exact distances.
+        """
+        from scipy.optimize import nnls
+
+        parts = [vectors, *sketch_families(graphs, size)] if size else [vectors]
+        squares = np.stack([_squared_distances(part) for part in parts])  # (1 + families, n, n)
+        exact = np.square(table)
+        upper = np.triu_indices(len(table), 1)
+        importance = 1 / (1 + exact[upper])
+        weights, _ = nnls((squares[:, *upper] * importance).T, exact[upper] * importance)
+        if not size or not weights.any():
+            return cls(size, (1.0,) * len(FAMILIES), 1.0)
+        weights = _improve(weights, squares, exact)
+        weights *= np.median(_ratios(exact[upper], np.tensordot(weights, squares, 1)[upper]))
+        return cls(size, tuple(weights[1:].tolist()), float(weights[0] ** 0.5))
+
+
+def sketch_families(graphs: Collection, size: int) -> list[Float[np.ndarray, "B S"]]:
+    """The hashed counts of each of :data:`FAMILIES`."""
+    owner = np.repeat(np.arange(len(graphs)), graphs.sizes.numpy())  # (V,)
+    edge_owner = np.repeat(np.arange(len(graphs)), graphs.edge_ptr.diff().numpy())  # (E,)
+    colours = collection_colours(graphs, ROUNDS)  # (V, rounds + 1)
+    source, target = graphs.edge_index.long().numpy() + graphs.ptr.numpy()[edge_owner]
+    columns = [colours[source, 0], colours[target, 0]]
+    if graphs.edge_label is not None:
+        columns += list(graphs.edge_label.long().numpy().T)
+    kind = hash_columns(columns, len(source))
+    seen = _earlier_equals(hash_columns([source, kind.view(np.int64)], len(source)))
+    counted = [(edge_owner, hash_columns([kind.view(np.int64), seen], len(source)))]
+    counted += [(owner, colours[:, k].view(np.uint64)) for k in range(ROUNDS + 1)]
+    return [
+        _hashed_counts(rows, hash_columns([keys.view(np.int64) + number], len(keys)), graphs, size)
+        for number, (rows, keys) in enumerate(counted)
+    ]
+
+
+def _hashed_counts(
+    owner: Int[np.ndarray, " K"], keys: np.ndarray, graphs: Collection, size: int
+) -> Float[np.ndarray, "B S"]:
+    """Sums of ±1 for each feature, in the entry that its key names."""
+    place = owner * size + (keys % np.uint64(size)).astype(np.int64)
+    sign = np.where(keys >> np.uint64(63), 1.0, -1.0)
+    sums = np.bincount(place, sign, minlength=len(graphs) * size)
+    return sums.reshape(len(graphs), size).astype(np.float32)
+
+
+def _earlier_equals(keys: np.ndarray) -> Int[np.ndarray, " K"]:
+    """How many earlier entries equal each entry."""
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.append(True, np.diff(keys[order]) != 0)[: len(keys)])
+    counts = np.diff(np.append(first, len(keys)))
+    earlier = np.empty(len(keys), np.int64)
+    earlier[order] = np.arange(len(keys)) - np.repeat(first, counts)
+    return earlier
+
+
+def _squared_distances(rows: Float[np.ndarray, "n F"]) -> Float[np.ndarray, "n n"]:
+    rows = rows.astype(np.float64)
+    norms = np.square(rows).sum(1)
+    return np.maximum(norms[:, None] + norms - 2 * rows @ rows.T, 0.0)
+
+
+def _ratios(one: Float[np.ndarray, " K"], other: Float[np.ndarray, " K"]) -> np.ndarray:
+    """Quotients where both numbers are positive; 1 if there are none."""
+    positive = (one > 0) & (other > 1e-12)
+    return one[positive] / other[positive] if positive.any() else np.ones(1)
+
+
+def _improve(
+    weights: Float[np.ndarray, " K"],
+    squares: Float[np.ndarray, "K n n"],
+    exact: Float[np.ndarray, "n n"],
+) -> Float[np.ndarray, " K"]:
+    """Changes one weight at a time as long as the recall rises."""
+    best = _recall(np.tensordot(weights, squares, 1), exact)
+    usual = weights.sum() / 8
+    for _ in range(3):
+        before = best
+        for k in range(len(weights)):
+            own = weights[k] or usual
+            for factor in FACTORS:
+                changed = weights.copy()
+                changed[k] = factor * own
+                if (recall := _recall(np.tensordot(changed, squares, 1), exact)) > best + 1e-9:
+                    weights, best = changed, recall
+        if best <= before:
+            break
+    return weights
+
+
+def _recall(learnt: Float[np.ndarray, "n n"], exact: Float[np.ndarray, "n n"]) -> float:
+    """Share of the nearest graphs that are among twice as many by vector; ties are as good."""
+    count = min(NEAREST, max(1, (len(exact) - 1) // 4))
+    apart = exact + np.diag(np.full(len(exact), np.inf))
+    last = np.partition(apart, count - 1, axis=1)[:, count - 1, None]
+    near = np.argsort(learnt + np.diag(np.full(len(exact), np.inf)), axis=1)[:, : 2 * count]
+    found = np.take_along_axis(apart, near, axis=1)
+    nearer = (apart < last - 1e-9).sum(1)
+    hits = (found < last - 1e-9).sum(1)
+    ties = np.minimum((np.abs(found - last) <= 1e-9).sum(1), count - nearer)
+    return float((hits + ties).mean() / count)
+
+
 class PiGNNAligner(PiGNNEstimator):
     """Turns graphs into vectors whose Euclidean distances follow exact graph distances.
 
     Trained without targets: the Frobenius distances of all pairs of a sample of the graphs are
     computed exactly (:func:`softperm.distance.frobenius_intervals`, with labels where the graphs
-    have them), and the network learns vectors with these distances. For collections in which exact
-    distances of all graphs would take too long; see :class:`softperm.search.VectorIndex`.
+    have them), and the network learns vectors with these distances. Beside the network's entries a
+    vector has a sketch of labels, neighbours and colours (:class:`Sketch`); the weights of both
+    are those with which the nearest graphs of the sample are found best. For collections in which
+    exact distances of all graphs would take too long; see :class:`softperm.search.VectorIndex`.
     """
+
+    sketch_: Sketch
 
     sources = (AlignerConfig, *PiGNNEstimator.sources)
     changed = {**RECOMMENDED, "head": "mlp", "head_norm": False, "dropout": 0.0}  # noqa: RUF012
@@ -121,8 +285,13 @@ class PiGNNAligner(PiGNNEstimator):
         targets = torch.arange(len(chosen))[:, None]
         fraction, seed = settings["validation_fraction"], settings["seed"]
         split = divide(targets, None, 0.0, fraction, seed)
-        data = TrainingData(collection.select(chosen), targets, task, split, vocabulary)
-        return self._train(data, device)
+        sampled = collection.select(chosen)
+        data = TrainingData(sampled, targets, task, split, vocabulary)
+        self.sketch_ = Sketch(0, (1.0,) * len(FAMILIES), 1.0)
+        self._train(data, device)
+        vectors = self._outputs(sampled).numpy()
+        self.sketch_ = Sketch.fit(settings["sketch"], sampled, vectors, table)
+        return self
 
     def _exact_distances(self, graphs: list[Data]) -> tuple[Float[np.ndarray, "n n"], float]:
         """Distances of all pairs, and the share of them that is proven.
@@ -140,14 +309,23 @@ class PiGNNAligner(PiGNNEstimator):
         return middle, float(intervals.exact.mean())
 
     def vectors_of(self, graphs: Collection) -> Float[np.ndarray, "b F"]:
-        """The vector of each graph of an encoded collection."""
-        return self.outputs_of(graphs, torch.arange(len(graphs))).numpy()
+        """The vector of each graph of an encoded collection: the network's entries, the sketch."""
+        learnt = self.outputs_of(graphs, torch.arange(len(graphs))).numpy()
+        if not self.sketch_.size:
+            return learnt
+        return np.concatenate([np.float32(self.sketch_.network) * learnt, self._sketch(graphs)], 1)
+
+    def _sketch(self, graphs: Collection) -> Float[np.ndarray, "b S"]:
+        """The sketch of each graph, of which the labels alone count, not the model's colours."""
+        labels = len(self.vocabulary_.labels)
+        plain = None if not labels or graphs.label is None else graphs.label[:, :labels]
+        return self.sketch_(replace(graphs, label=plain))
 
     def score(self, graphs: Graphs, y: Any = None) -> float:
         """The correlation of the vectors' distances with the exact distances of all pairs."""
         self._check_fitted()
         listed, _ = read_list(graphs, self.symmetrise, self.field_names, again=True)
-        vectors = self._outputs(self.vocabulary_.encode(listed))
+        vectors = torch.from_numpy(self.vectors_of(self._encode(self.vocabulary_.encode(listed))))
         table = torch.from_numpy(self._exact_distances(listed)[0]).float()
         task = Distances(table, vectors.shape[1])
         return task.score(vectors, torch.arange(len(listed))[:, None])
@@ -155,7 +333,8 @@ class PiGNNAligner(PiGNNEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns of :meth:`transform`."""
         self._check_fitted()
-        return np.array([f"vector_{k}" for k in range(self.task_.outputs)], dtype=object)
+        names = [f"vector_{k}" for k in range(self.task_.outputs)]
+        return np.array([*names, *(f"sketch_{k}" for k in range(self.sketch_.size))], dtype=object)
 
     def decode(self, outputs: Tensor) -> np.ndarray:
         """Refuses: an aligner predicts nothing."""
@@ -170,16 +349,18 @@ class PiGNNAligner(PiGNNEstimator):
         return "entries of the vector"
 
     def _output_names(self) -> Sequence[object]:
-        return self.get_feature_names_out().tolist()
+        return self.get_feature_names_out()[: self.task_.outputs].tolist()
 
     def _take_targets(self, data: TrainingData) -> None:
         raise ValueError("an aligner learns from graphs alone: use fit")
 
     def _targets_config(self) -> dict[str, Any]:
-        return {"dimensions": self.task_.outputs}
+        return {"dimensions": self.task_.outputs, "sketch": asdict(self.sketch_)}
 
     def _set_targets(self, config: dict[str, Any]) -> None:
         self.task_ = Distances(torch.zeros(0, 0), int(config["dimensions"]))
+        stored: Mapping[str, Any] = config["sketch"]
+        self.sketch_ = Sketch(**{**stored, "weights": tuple(stored["weights"])})
 
 
 def sample_graphs(collection: Collection, count: int, seed: int) -> Int[Tensor, " n"]:

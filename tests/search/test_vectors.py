@@ -7,15 +7,17 @@ from samples import FAST, plain_graph
 
 from softperm import GraphIndex, PiGNNAligner, PiGNNClassifier
 from softperm.data.graphs import as_graphs
+from softperm.data.vocabulary import Vocabulary
 from softperm.distance import frobenius_matrix
-from softperm.estimators.aligner import sample_graphs
+from softperm.estimators import aligner as aligner_module
+from softperm.estimators.aligner import Sketch, sample_graphs
 from softperm.search import VectorIndex
 
 GRAPHS = [plain_graph(4 + i % 5, seed=i, density=0.3 + 0.1 * (i % 4)) for i in range(60)]
 NAMES = [f"g{i}" for i in range(60)]
 SETTINGS = {
     **FAST, "epochs": 60, "learning_rate": 1e-2, "batch_size": 30, "validation_fraction": 0.0,
-    "dimensions": 8, "head_hidden": (32,), "compare": "cosine", "head_norm": False,
+    "dimensions": 8, "sketch": 64, "head_hidden": (32,), "compare": "cosine", "head_norm": False,
 }  # fmt: skip
 
 
@@ -31,7 +33,7 @@ def index() -> GraphIndex:
 
 def test_distances_of_vectors_follow_exact_distances(aligner):
     vectors = aligner.transform(GRAPHS)
-    assert vectors.shape == (60, 8)
+    assert vectors.shape == (60, 8 + 64)
     learnt = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
     exact = frobenius_matrix(GRAPHS)
     upper = np.triu_indices(60, 1)
@@ -48,7 +50,7 @@ def test_an_aligner_is_saved_and_repeats_itself(aligner, tmp_path):
     back = PiGNNAligner.load(tmp_path / "model")
     np.testing.assert_array_equal(back.transform(GRAPHS), aligner.transform(GRAPHS))
     assert back.get_params()["dimensions"] == 8
-    assert len(back.get_feature_names_out()) == 8
+    assert len(back.get_feature_names_out()) == 8 + 64
     with pytest.raises(ValueError, match="an aligner predicts nothing"):
         back.decode(back._outputs(GRAPHS[:1]))
     with pytest.raises(ValueError, match="dimensions must be a whole number of at least 1"):
@@ -57,10 +59,48 @@ def test_an_aligner_is_saved_and_repeats_itself(aligner, tmp_path):
         PiGNNAligner(**SETTINGS).fit(GRAPHS[:1])
 
 
+def test_sketches_do_not_depend_on_the_numbering_and_tell_labels_apart():
+    rng = np.random.default_rng(0)
+    graphs = [nx.gnp_random_graph(7, 0.4, seed=i) for i in range(20)]
+    for graph in graphs:
+        nx.set_node_attributes(graph, {v: "ab"[v % 2] for v in graph}, "label")
+    renumbered = []
+    for graph in graphs:
+        other = nx.Graph()
+        other.add_nodes_from((v, graph.nodes[v]) for v in rng.permutation(7).tolist())
+        other.add_edges_from(graph.edges)
+        renumbered.append(other)
+    vocabulary = Vocabulary.learn(as_graphs(graphs))
+    sketch = Sketch(128, (1.0, 0.5, 1.0, 1.0, 0.25), 1.0)
+    rows = sketch(vocabulary.encode(as_graphs(graphs)))
+    np.testing.assert_array_equal(sketch(vocabulary.encode(as_graphs(renumbered))), rows)
+    nx.set_node_attributes(graphs[0], {0: "b"}, "label")
+    assert (sketch(vocabulary.encode(as_graphs(graphs[:1]))) != rows[:1]).any()
+
+
+def test_a_sketch_is_linear_so_that_its_distances_are_differences_of_counts():
+    one, other = nx.path_graph(5), nx.star_graph(4)
+    graphs = as_graphs([one, other, nx.disjoint_union(one, other)])
+    rows = Sketch(64, (1.0, 2.0, 0.0, 3.0, 1.0), 1.0)(Vocabulary.learn(graphs).encode(graphs))
+    np.testing.assert_allclose(rows[0] + rows[1], rows[2], atol=1e-5)
+    assert rows.any()
+
+
+def test_weights_of_a_sketch_find_the_nearest_graphs_where_the_network_cannot():
+    rng = np.random.default_rng(0)
+    graphs = as_graphs([plain_graph(5 + i % 3, seed=i, density=0.4) for i in range(50)])
+    collection, table = Vocabulary.learn(graphs).encode(graphs), frobenius_matrix(graphs)
+    noise = rng.normal(size=(50, 8)).astype(np.float32)
+    fitted = Sketch.fit(64, collection, noise, table)
+    alone, exact = fitted(collection), table**2
+    assert aligner_module._recall(aligner_module._squared_distances(alone), exact) > (
+        aligner_module._recall(aligner_module._squared_distances(noise), exact) + 0.2
+    )
+    assert fitted.network * np.abs(noise).max() < np.abs(alone).max()
+
+
 def test_a_sample_has_similar_graphs_and_the_asked_size():
     graphs = as_graphs([nx.path_graph(3 + i // 8) for i in range(160)])
-    from softperm.data.vocabulary import Vocabulary
-
     collection = Vocabulary.learn(graphs).encode(graphs)
     chosen = sample_graphs(collection, 40, seed=0)
     assert len(chosen) == len(set(chosen.tolist())) == 40
