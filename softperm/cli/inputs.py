@@ -116,6 +116,7 @@ def compute_table(
     engine: str,
     processes: int | None,
     options: Mapping[str, bool],
+    nearest: tuple[int, float | None] | None = None,
 ) -> tuple[Summary, Any]:
     """A table of a trained model's results for a file or a dataset, written in constant memory.
 
@@ -134,6 +135,7 @@ def compute_table(
         engine: ``local`` or ``ray``.
         processes: number of processes on this machine.
         options: what to compute, for :class:`softperm.estimators.streaming.ShardWorker`.
+        nearest: number of training graphs to name, and seconds for each graph; None for none.
 
     Returns:
         The summary of all graphs; and the score of predictions, or the length of vectors.
@@ -158,6 +160,13 @@ def compute_table(
         )  # fmt: skip
         symmetrise = symmetrise or worker.estimator.symmetrise  # as in training
         worker = replace(worker, symmetrise=symmetrise)
+        if nearest is not None:
+            from softperm.search.training_index import NearestTrainingGraphs
+
+            labels = len(worker.estimator.vocabulary_.labels)
+            columns_of_nearest = NearestTrainingGraphs(run, nearest[0], labels, nearest[1])
+            columns_of_nearest.check()
+            worker = replace(worker, columns=columns_of_nearest)
         columns = {"smiles_column": smiles_column, "id_column": id_column}
         rows = streaming.rows_of_part(worker)
         shards, content = _shards(worker.estimator, data, data_root, columns, symmetrise, rows)

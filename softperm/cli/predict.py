@@ -38,6 +38,13 @@ def predict(
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
     strict: Strict = False,
+    nearest: Annotated[
+        int | None,
+        typer.Option(min=1, help="Name so many of the nearest training graphs of each graph."),
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option(help="With --nearest: seconds for each graph.")
+    ] = 1.0,
     data_root: DataRoot = None,
     engine: Engine = "local",
     processes: Processes = None,
@@ -48,11 +55,17 @@ def predict(
     A graph without a prediction has the reason in the column ``problem``. Memory does not grow with
     the number of graphs, and an interrupted command resumes. Where the graphs have the targets that
     the model was trained for, prints its score.
+
+    With --nearest 3 each row names the three training graphs with the fewest edges that differ
+    (columns nearest_1, distance_1, proven_1, …): a prediction for a graph that is far from all of
+    them is a guess. proven is False where the time limit did not suffice; distance_1 is then the
+    least distance found.
     """
     summary, score = compute_table(
         run, data, out, (".csv", ".jsonl", ".parquet"), device=device, smiles_column=smiles_column,
         id_column=id_column, symmetrise=symmetrise, skip_empty=skip_empty, strict=strict,
         data_root=data_root, engine=engine, processes=processes, options={"vectors": False},
+        nearest=None if nearest is None else (nearest, time_limit),
     )  # fmt: skip
     if isinstance(score, str):
         echo(f"no score: {score}")

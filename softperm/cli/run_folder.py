@@ -31,7 +31,7 @@ PREFERRED_SIZE, LARGEST_SIZE = 150, 2000  # vertices of graphs to draw; of any t
 SCORED_VERTICES = 1 << 18  # whose features are in memory together
 SCORED_VALUES = 1 << 23  # outputs of training graphs; of more, graphs at even distances are scored
 CHECKPOINT = "checkpoint.bin"
-FILES = ("config.json", "curve.csv", "curve.png", "model", "pictures")
+FILES = ("config.json", "curve.csv", "curve.png", "model", "pictures", "training.index")
 RESUMABLE = {
     "epochs",
     "max_time",
@@ -61,6 +61,7 @@ def train_run(
     out: Path,
     config: Mapping[str, Any],
     log: Callable[[str], None],
+    training_index: bool = False,
 ) -> dict[str, Any]:
     """Trains an estimator and writes the run folder; of several processes, the first writes.
 
@@ -71,6 +72,7 @@ def train_run(
         out: the run folder.
         config: source and settings of the run, for ``config.json``.
         log: prints a line and appends it to the log.
+        training_index: whether to write an index of the training graphs.
 
     Returns:
         The result to print. The test graphs are scored once, after the last epoch.
@@ -118,11 +120,26 @@ def train_run(
     if not stopped:
         if estimator.sharpness_ is not None:
             written += f" and {_draw_some(estimator, data, out / 'pictures')} pictures"
+        if training_index:
+            written += _index_training_graphs(data, out)
         write_atomically(out / "result.json", as_text(result))
         (out / CHECKPOINT).unlink(missing_ok=True)
     log(f"scores are {data.task.metric}, where {better} is better")
     log(written)
     return result
+
+
+def _index_training_graphs(data: TrainingData, out: Path) -> str:
+    """Writes the index of the training graphs; returns what to add to the log."""
+    from softperm.cli.index import unique_ids
+    from softperm.search.training_index import FOLDER, LARGEST, write_training_index
+
+    count = len(data.split.train)
+    if count > LARGEST:
+        return f"; no {FOLDER}, as there are {count:,} training graphs, more than {LARGEST:,}"
+    ids = unique_ids(data.ids) if len(data.ids) else [*map(str, range(len(data.graphs)))]
+    write_training_index(out / FOLDER, data.graphs, data.split.train, ids)
+    return f"; the training graphs are in {FOLDER}"
 
 
 def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], None]) -> None:

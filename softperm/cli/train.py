@@ -113,6 +113,13 @@ def train(
     nodes: Annotated[
         int, Option(min=1, max=1 << 20, help="Machines.", rich_help_panel="Hardware")
     ] = 1,
+    training_index: Annotated[
+        bool,
+        Option(
+            help="Keep an index of up to 200,000 training graphs, for predict --nearest.",
+            rich_help_panel="Output",
+        ),
+    ] = True,
     as_json: Annotated[
         bool, Option("--json", help="Print the result as JSON.", rich_help_panel="Output")
     ] = False,
@@ -168,6 +175,7 @@ def train(
             out,
             {**source, "target": names, "model": model, **shown, **fractions, **machine},
             log,
+            training_index,
         )
         disconnect(fabric)
         if problems:

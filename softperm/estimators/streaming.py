@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -183,6 +183,25 @@ class Encoded:
         )
 
 
+@runtime_checkable
+class MoreColumns(Protocol):
+    """Columns of a table of predictions that are computed from the graphs alone."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What determines the columns, as JSON values."""
+        ...
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        ...
+
+    def __call__(self, graphs: Collection | None) -> list[np.ndarray]:
+        """The columns, a value for each graph; empty ones for None."""
+        ...
+
+
 @dataclass(frozen=True)
 class ShardWorker:
     """Computes one part of a table from one shard, and writes it.
@@ -200,6 +219,7 @@ class ShardWorker:
         half: whether to store vectors with 16 bits.
         skip_empty: whether to leave out graphs without vertices.
         load: reads the model folder.
+        columns: computes further columns of predictions.
     """
 
     model: str
@@ -213,6 +233,7 @@ class ShardWorker:
     half: bool = False
     skip_empty: bool = False
     load: Callable[[str, str], PiGNNEstimator] = load_estimator
+    columns: MoreColumns | None = None
 
     def __call__(self, shard: Shard | CollectionShard) -> Summary:
         """Computes and writes a part."""
@@ -227,10 +248,11 @@ class ShardWorker:
     def identity(self) -> dict[str, Any]:
         """What determines the values: the model's content and the options."""
         files = sorted(path for path in Path(self.model).iterdir() if path.is_file())
-        own = {"model", "folder", "strict", "load"}
+        own = {"model", "folder", "strict", "load", "columns"}
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
         model = {path.name: file_digest(path) for path in files}
-        return {**options, "model": model, "softperm": __version__}
+        more = {} if self.columns is None else {"columns": self.columns.identity}
+        return {**options, **more, "model": model, "softperm": __version__}
 
     def part(self, number: int) -> Path:
         """The file of a part."""
@@ -352,6 +374,9 @@ class ShardWorker:
             with self.score_file(encoded.number).open("wb") as stream:
                 np.savez(stream, outputs=outputs.numpy(), targets=json.dumps(content))
         columns = prediction_columns(self.estimator, outputs)
+        if self.columns is not None:
+            more = self.columns(encoded.graphs)
+            columns |= dict(zip(self.columns.names, more, strict=True))
         return list(columns), list(columns.values())
 
     def score_file(self, number: int) -> Path:

@@ -177,3 +177,58 @@ def test_directed_edges_are_read_as_in_training(tmp_path):
         done = run_command(command, tmp_path / "model", path, "--out", tmp_path / "t.csv")
         assert done.exit_code == 0, done.output
         assert "no result" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[Path, Path]:
+    """A run folder of a training on labelled paths, and a file of more of them."""
+    folder = tmp_path_factory.mktemp("nearest")
+    graphs = [labelled_path("abbabaab"[: 3 + i % 5]) for i in range(20)]
+    data = write_json_lines(folder / "g.jsonl", graphs, kind=["x", "y"] * 10)
+    options = [f"--{k.replace('_', '-')}={v}" for k, v in FAST.items() if isinstance(v, int | float)
+               and not isinstance(v, bool)]  # fmt: skip
+    done = run_command(
+        "train",
+        data,
+        "--out",
+        folder / "run",
+        "--test-fraction=0",
+        *options,
+        "--validation-fraction=0",
+    )
+    assert done.exit_code == 0, done.output
+    return folder / "run", data
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_predictions_name_the_nearest_training_graphs_with_their_distances(run, ending, tmp_path):
+    from softperm import GraphIndex
+
+    folder, data = run
+    out = tmp_path / f"p.{ending}"
+    done = run_command("predict", folder, data, "--out", out, "--nearest", 2)
+    assert done.exit_code == 0, done.output
+    if ending == "csv":
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+    elif ending == "jsonl":
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
+    index = GraphIndex.open(folder / "training.index")
+    assert len(rows) == len(index) == 20
+    for row in rows:
+        assert float(row["distance_1"]) == 0  # each graph was itself trained on
+        assert str(row["proven_1"]) == str(row["proven_2"]) == "True"
+        exact = index.nearest(index.graph(row["graph"]), 2)
+        assert [float(row["distance_1"]), float(row["distance_2"])] == [h.distance for h in exact]
+        assert row["nearest_2"] in index
+
+
+def test_a_model_without_an_index_of_its_training_graphs_says_so(run, trained, data, tmp_path):
+    folder, file = run
+    done = run_command("predict", trained[1], data, "--out", tmp_path / "p.csv", "--nearest", 1)
+    assert done.exit_code == 2
+    assert "has no training.index" in done.output
+    done = run_command("predict", folder, file, "--out", tmp_path / "p.csv", "--nearest", 21)
+    assert done.exit_code == 2
+    assert "the model has 20 training graphs, but 21 nearest ones are wanted" in done.output
