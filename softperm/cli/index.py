@@ -17,7 +17,7 @@ from softperm.cli.console import (
     print_result,
     ready_folder,
 )
-from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
+from softperm.cli.inputs import IdColumn, Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
 
 VECTORS = "vectors"  # folder of the vectors in that of an index
 
@@ -37,6 +37,7 @@ def index(
         ),
     ] = None,
     smiles_column: SmilesColumn = None,
+    id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
     as_json: Json = False,
@@ -55,7 +56,7 @@ def index(
     with only_writer(out, "index", ready_folder(out)), lines():
         _clear_unfinished(out, add)
         library = GraphIndex.open(out) if add else None
-        file = read_file(data, smiles_column, symmetrise, skip_empty)
+        file = read_file(data, smiles_column, symmetrise, skip_empty, id_column=id_column)
         ids = unique_ids(file.ids)
         metadata = {name: values.tolist() for name, values in file.targets.items()}
         with naming_graphs(file.ids):

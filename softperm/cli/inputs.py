@@ -256,6 +256,7 @@ def read_file(
     symmetrise: bool,
     skip_empty: bool = False,
     fields: FieldNames = STANDARD_FIELDS,
+    id_column: str | None = None,
 ) -> Any:
     """The graphs of a file with all its targets."""
     from softperm.data.formats import read_graphs
@@ -268,4 +269,5 @@ def read_file(
             skip_empty=skip_empty,
             fields=fields,
             progress=count,
+            id_column=id_column,
         )

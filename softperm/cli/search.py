@@ -11,7 +11,7 @@ import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.index import VECTORS
-from softperm.cli.inputs import Json, SmilesColumn, Symmetrise, read_file
+from softperm.cli.inputs import IdColumn, Json, SmilesColumn, Symmetrise, read_file
 from softperm.files import CSVWriter
 
 PICTURED = 5  # hits beside a query in a picture
@@ -41,6 +41,7 @@ def search(
         typer.Option(help="Picture to write: the first query beside its nearest hits."),
     ] = None,
     smiles_column: SmilesColumn = None,
+    id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
     as_json: Json = False,
 ) -> None:
@@ -70,7 +71,7 @@ def search(
     with lines(), progress_bars() as report:
         index: Any = GraphIndex.open(library)
         vectors = VectorIndex.open(library / VECTORS, index) if by == "vector" else None
-        file = read_file(queries, smiles_column, symmetrise)
+        file = read_file(queries, smiles_column, symmetrise, id_column=id_column)
         results = []
         with naming_graphs(file.ids):
             for done, graph in enumerate(file.graphs):

@@ -142,3 +142,18 @@ def test_modes_that_do_not_fit_are_refused(library, options, words):
     done = run_command("search", library / "lib.index", library / "query.csv", *options)
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+def test_names_come_from_the_column_that_is_asked_for(tmp_path):
+    pytest.importorskip("rdkit")
+    table = tmp_path / "lib.csv"
+    table.write_text("smiles,name,mass\nCCO,ethanol,46\nCCN,ethylamine,45\nCCC,propane,44\n")
+    done = run_command("index", table, "--out", tmp_path / "lib.index", "--id-column", "name")
+    assert done.exit_code == 0, done.output
+    out = tmp_path / "hits.csv"
+    options = ["-k", 1, "--where", "mass < 46", "--id-column", "name", "--out", out]
+    done = run_command("search", tmp_path / "lib.index", table, *options)
+    assert done.exit_code == 0, done.output
+    rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
+    assert [row[0] for row in rows] == ["ethanol", "ethylamine", "propane"]
+    assert [row[2] for row in rows][1:] == ["ethylamine", "propane"]

@@ -65,6 +65,7 @@ def read_graphs(
     fields: FieldNames = STANDARD_FIELDS,
     progress: Progress | None = None,
     problems: list[str] | None = None,
+    id_column: str | None = None,
 ) -> GraphFile:
     """Read graphs, and their targets if the file has any.
 
@@ -83,6 +84,7 @@ def read_graphs(
             total, as estimated from the size of the file.
         problems: receives place and reason of each row that cannot be read, which is left out; by
             default, and for more than a tenth of all rows, such a row is an error.
+        id_column: the column of names in a table or Parquet file; by default that of the SMILES.
 
     Raises:
         ValueError: the file cannot be used; the message names the file, the line and the remedy. A
@@ -92,7 +94,8 @@ def read_graphs(
     target = [target] if isinstance(target, str) else target
     records: list[Record] = []
     graphs, removed, cells, classes = [], [], False, ()
-    with closing(read_shards(path, smiles_column=smiles_column, symmetrise=symmetrise)) as shards:
+    reading = {"smiles_column": smiles_column, "id_column": id_column}
+    with closing(read_shards(path, **reading, symmetrise=symmetrise)) as shards:
         for shard in shards:
             cells, classes = shard.cells, shard.class_targets
             rows = list(shard.read())
