@@ -227,6 +227,11 @@ class ModelConfig(Settings):
         choices=("linear", "gcn", "gin"),
     )
     layers: int = setting(3, "Rounds of message passing of gcn and gin.", at_least=1)
+    encoder_loops: bool = setting(
+        False,
+        "Every vertex is also its own neighbour in gin, which then counts it twice; gcn always "
+        "counts it once.",
+    )
     dustbin: bool = setting(
         False, "Allow vertices and latent vertices to stay unmatched (π-GNN-d)."
     )

@@ -226,9 +226,9 @@ class GCNEncoder(nn.Module):
 
 
 class GINEncoder(nn.Module):
-    r"""Graph isomorphism network (Xu et al.) with ε = 0.
+    r"""Graph isomorphism network (Xu et al.) with ε = 0, or 1 where vertices have loops.
 
-    .. math:: x_i' = \text{MLP}(x_i + \sum_{j \in N(i)} x_j)
+    .. math:: x_i' = \text{MLP}((1 + \varepsilon) x_i + \sum_{j \in N(i)} x_j)
 
     Each MLP is linear, batch normalisation, ReLU, linear, ReLU, as in the GIN paper. The first has
     no bias: the normalisation would take it away, and Adam would follow the rounding of a gradient
@@ -239,13 +239,20 @@ class GINEncoder(nn.Module):
         hidden: size H of its hidden vector.
         layers: number of rounds of message passing.
         scale: applied to the features first; none by default.
+        loops: whether every vertex is also its own neighbour.
     """
 
     def __init__(
-        self, features: int, hidden: int, layers: int = 3, scale: nn.Module | None = None
+        self,
+        features: int,
+        hidden: int,
+        layers: int = 3,
+        scale: nn.Module | None = None,
+        loops: bool = False,
     ) -> None:
         super().__init__()
         self.scale = scale or nn.Identity()
+        self.own_weight = 2 if loops else 1
         sizes = [features, *[hidden] * layers]
         self.inner = nn.ModuleList(VertexLinear(a, b, bias=False) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in range(layers))
@@ -257,7 +264,7 @@ class GINEncoder(nn.Module):
         """Encodes each vertex with its neighbourhood; edges must be canonical."""
         x = self.scale(x)
         for inner, norm, outer in zip(self.inner, self.norms, self.outer, strict=True):
-            total = x + propagate(x, edge_index, canonical=True)
+            total = self.own_weight * x + propagate(x, edge_index, canonical=True)
             hidden = norm(inner(total), ptr[-1])  # (V, H)
             x = torch.relu(outer(hidden))
         return x

@@ -411,7 +411,9 @@ def _permutation(config: ModelConfig, statistics: VertexStatistics) -> nn.Module
     if config.encoder == "linear":
         encoder: nn.Module = LinearEncoder(size, config.hidden, scale)
     else:
-        encoder = MESSAGE_PASSING[config.encoder](size, config.hidden, config.layers, scale)
+        loops = {"loops": config.encoder_loops} if config.encoder == "gin" else {}
+        kind = MESSAGE_PASSING[config.encoder]
+        encoder = kind(size, config.hidden, config.layers, scale, **loops)
     from_structure = assign(encoder, features)
     if not mixed:
         return from_structure

@@ -7,6 +7,7 @@ from samples import collect, double, labelled_path, random_graph
 from torch import nn
 from torch.testing import assert_close
 from torch_geometric.nn import GCNConv, GINConv
+from torch_geometric.utils import add_self_loops
 
 from softperm.nn.encoders import (
     GCNEncoder,
@@ -50,11 +51,13 @@ def test_gcn_equals_pyg(layers):
     assert_close(run(ours), x)
 
 
+@pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
-def test_gin_equals_pyg(layers, mode):
+def test_gin_equals_pyg(layers, mode, loops):
     """Without the padding vertex, on which PyG's batch normalisation would count."""
-    ours = seeded(GINEncoder, FEATURES, HIDDEN, layers)
+    ours = seeded(GINEncoder, FEATURES, HIDDEN, layers, None, loops)
+    edges = add_self_loops(BATCH.edge_index, num_nodes=V)[0] if loops else BATCH.edge_index
     x = features()[:-1]
     for norm in ours.norms:
         norm.running_mean.uniform_(-1, 1)
@@ -68,7 +71,7 @@ def test_gin_equals_pyg(layers, mode):
         theirs = GINConv(mlp, eps=0.0).double().train(mode == "train")  # initialises its network
         for twin, own in zip(twins, (inner, norm, outer), strict=True):
             twin.load_state_dict(own.state_dict(), strict=False)
-        x = theirs(x, BATCH.edge_index)
+        x = theirs(x, edges)
     ours.train(mode == "train")
     assert_close(run(ours)[:-1], x)
 

@@ -35,6 +35,9 @@ CHOICES = {
     "standard-attributes": {**PLAIN, "attribute_scaling": "standard"},
     "joint": {**PLAIN, "permute_by": "joint", "compare": "cosine"},
     "joint-gcn": {**PLAIN, "permute_by": "joint", "encoder": "gcn"},
+    "joint-gin-loops": {
+        **PLAIN, "permute_by": "joint", "encoder": "gin", "encoder_loops": True, "dustbin": True,
+    },
     "by-structure": {**PLAIN, "permute_by": "structure"},
     "encoded": {**PLAIN, **ENCODED, "encoded": "attributes", "attribute_scaling": "standard"},
     "encoded-both-conv": {**PLAIN, **ENCODED, "encoded": "both", "head": "conv", "dustbin": True},
