@@ -31,6 +31,14 @@ def report(
             help="Also write the records into one small file, records.jsonl.gz, without curves.",
         ),
     ] = False,
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper",
+            help="Write paper.md alone: every number of the paper beside ours, which the first "
+            "folder that has it gives.",
+        ),
+    ] = False,
     title: Annotated[
         str | None, typer.Option(help="Title of the report; by default that of existing tables.")
     ] = None,
@@ -44,6 +52,9 @@ def report(
     for folder in runs:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder of records")
+    if paper:
+        print_result({"paper": str(_beside_the_paper(runs, out or runs[0]))}, as_json)
+        return
     by_digest: dict[str, Record] = {}
     final_runs: dict[tuple[str, str], int] = {}
     for folder in runs:
@@ -77,6 +88,17 @@ def report(
     else:
         result = {f"{cell.dataset} {cell.model}": shown(cell) for cell in cells} | result
     print_result(result, as_json)
+
+
+def _beside_the_paper(runs: list[Path], out: Path) -> Path:
+    """Writes the paper's numbers beside ours and returns the path of the file."""
+    from softperm.files import write_atomically
+    from softperm.lab.report import paper_markdown
+
+    text = paper_markdown(runs)  # errors come before anything is written
+    ready_folder(out)
+    write_atomically(out / "paper.md", text.encode())
+    return out / "paper.md"
 
 
 def _title(out: Path, runs: list[Path]) -> str:

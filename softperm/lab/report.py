@@ -20,8 +20,8 @@ from softperm.data.datasets.catalogue import known_names
 from softperm.estimators.pignn import UNIFORM_ENTROPY
 from softperm.explore.plots import drawing, log_where_wide, plain_text
 from softperm.files import CSVWriter, write_atomically
-from softperm.lab.recipes import quoted
-from softperm.lab.records import Record
+from softperm.lab.recipes import published, quoted
+from softperm.lab.records import Record, find_records
 from softperm.lab.systems import find_system, system_names
 from softperm.lab.tables import PER_CENT, Cell, cells_of, paired_tests
 from softperm.nn.permutation import Sharpness
@@ -123,6 +123,65 @@ def grid(cells: Sequence[Cell]) -> list[dict[str, str]]:
     if any(majority.values()):
         rows.append({"": MAJORITY, **{d: _spread(s) for d, s in majority.items()}})
     return rows
+
+
+def beside_the_paper(folders: Iterable[Path]) -> list[dict[str, str]]:
+    """Every number of the paper beside ours: a row for each system and dataset of its tables.
+
+    Args:
+        folders: folders of records; the first one that has a system on a dataset counts.
+
+    Returns:
+        Rows with the paper's number, ours, whether ours is at least as good or within one of our
+        standard errors, and the folder of its records; the last three are empty if not measured.
+
+    Raises:
+        ValueError: folds are missing.
+    """
+    measured: dict[tuple[str, str], tuple[Cell, Path]] = {}
+    for folder in folders:
+        for cell in cells_of(find_records(folder)):
+            measured.setdefault((cell.dataset, cell.model), (cell, folder))
+    rows = []
+    for table, systems in published().items():
+        for model, datasets in systems.items():
+            for dataset in datasets:
+                row = {"table": table, "system": _title(model), "dataset": dataset}
+                row |= {"paper": str(quoted(dataset, model)), "ours": "", "reached": ""}
+                row["records"] = ""
+                if (dataset, model) in measured:
+                    cell, folder = measured[dataset, model]
+                    row |= {"ours": shown(cell), "reached": _reached(cell)}
+                    row["records"] = f"`{folder.parent.name}/{folder.name}`{_start_of(cell)}"
+                rows.append(row)
+    return rows
+
+
+def paper_markdown(folders: Iterable[Path]) -> str:
+    """The table of :func:`beside_the_paper` as Markdown, after a sentence that counts its rows."""
+    rows = beside_the_paper(folders)
+    known = [row["reached"] for row in rows if row["ours"]]
+    count = (
+        f"The paper has {len(rows)} numbers; {len(known)} are measured here, and "
+        f"{known.count('yes')} of these reach the paper."
+    )
+    return f"{count}\n\n{_pipes(rows)}\n"
+
+
+def _reached(cell: Cell) -> str:
+    """Whether a cell is at least as good as the paper, or within one standard error of it."""
+    paper = quoted(cell.dataset, cell.model)
+    if paper is None or paper.mean is None:
+        return ""
+    gap = cell.factor * cell.mean - paper.mean
+    worse = -gap if cell.higher_is_better else gap
+    return "yes" if worse <= cell.factor * cell.error else "no"
+
+
+def _start_of(cell: Cell) -> str:
+    """A note on networks of π-GNN that start otherwise than the authors' do."""
+    uniform = all(r.run.configuration.get("latent_init") == "uniform" for r in cell.records)
+    return "" if uniform or not cell.model.startswith("pi-gnn") else ", earlier recipe"
 
 
 def _spread(shares: Sequence[float]) -> str:
