@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softperm.cli.console import counting, hint_at_resuming, logging_to, print_result, ready_folder
+from softperm.cli.console import hint_at_resuming, logging_to, print_result, ready_folder
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
 from softperm.progress import progress_bars
 from softperm.settings import names_in
@@ -371,15 +371,19 @@ def _own(
     import torch
 
     from softperm.data.datasets.catalogue import catalogue_spelling
+    from softperm.data.formats.mapped import MappedFile
     from softperm.data.vocabulary import Vocabulary
     from softperm.lab.evaluation_data import from_graphs
     from softperm.training.sources import choose_task, from_file, read_file
 
     wanted = list(_listed(target)) or None
-    with counting("reading graphs") as count:
-        file = read_file(data, wanted, smiles_column, symmetrise, progress=count)
+    with progress_bars() as report:
+        file = read_file(data, wanted, smiles_column, symmetrise, progress=report, strict=True)
     kind = choose_task(task, file)
-    graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
+    if isinstance(file, MappedFile):
+        graphs = file.graphs
+    else:
+        graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
     columns = list(file.targets.values())
     classes = np.zeros(0)
     if kind == "classification":

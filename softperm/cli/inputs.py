@@ -156,7 +156,9 @@ def compute_table(
 
         worker = streaming.ShardWorker(
             model_folder(run), str(find_device(device)), folder=_parts_folder(out), ending=ending,
-            skip_empty=skip_empty, strict=strict, load=estimators.load_model, **options,
+            skip_empty=skip_empty, strict=strict, load=estimators.load_model,
+            vectors=options["vectors"], compact=options.get("compact", False),
+            half=options.get("half", False),
         )  # fmt: skip
         symmetrise = symmetrise or worker.estimator.symmetrise  # as in training
         worker = replace(worker, symmetrise=symmetrise)

@@ -439,18 +439,18 @@ class _Predictions:
         """The mean prediction of the networks at some places."""
         parts = (self.validation, self.test)
         chosen = [[part[k] for k in places] if part else [] for part in parts]
-        return _Predictions(*(_mean(task, outputs) for outputs in chosen))
+        validation, test = (_mean(task, outputs) for outputs in chosen)
+        return _Predictions(validation, test)
 
     def with_forest(self, task: Task, other: _Predictions) -> _Predictions:
         """The mean prediction of a network and its forests."""
         pairs = zip((self.validation, self.test), (other.validation, other.test), strict=True)
         share = other.network_share
-        return _Predictions(
-            *(
-                [mean_with_network(task, *one, share) for one in zip(a, b, strict=True)]
-                for a, b in pairs
-            )
+        validation, test = (
+            [mean_with_network(task, *one, share) for one in zip(a, b, strict=True)]
+            for a, b in pairs
         )
+        return _Predictions(validation, test)
 
 
 def _mean(task: Task, outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -495,11 +495,12 @@ def _grow_forest(
             factors=factors, weigh=settings.weigh_forests,
         )  # fmt: skip
         test = [data.splits[run.fold].test] if run.stage == "final" else []
-        outputs = [
+        held = [part.validation] if len(part.validation) else []
+        validation, tested = (
             [forest.outputs(graphs, index, task, align) for index in indices]
-            for indices in ([part.validation] if len(part.validation) else [], test)
-        ]
-        return _Predictions(*outputs, forest.network_share)
+            for indices in (held, test)
+        )
+        return _Predictions(validation, tested, forest.network_share)
 
     predictions = yield from _in_background(grow, interrupted)
     if not settings.forest_vectors:

@@ -104,7 +104,9 @@ def test_every_format_can_be_trained_on_and_predicted(kind, tmp_path):
     names = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {name for name in names if name.startswith("pictures/")}
     assert len(pictures) == 1
-    assert names - pictures == {
+    index = {name for name in names if name.startswith("training.index/")}
+    assert "training.index/index.json" in index
+    assert names - pictures - index == {
         "config.json", "result.json", "log.txt", "curve.csv", "curve.png", "model/config.json",
         "model/model.safetensors",
     }  # fmt: skip

@@ -113,6 +113,7 @@ def test_a_dataset_is_trained_on_its_split_and_its_model_reads_tables_and_datase
     assert json.loads((run / "result.json").read_text()) == result
     assert {p.name for p in run.iterdir()} == {
         "config.json", "curve.csv", "log.txt", "model", "pictures", "result.json",
+        "training.index",
     }  # fmt: skip
     assert 1 <= len(drawn) - 1 <= 6, "the training curve, and a few graphs"
     assert {path.parent for path in drawn} == {run, run / "pictures"}

@@ -94,8 +94,10 @@ def read_graphs(
     target = [target] if isinstance(target, str) else target
     records: list[Record] = []
     graphs, removed, cells, classes = [], [], False, ()
-    reading = {"smiles_column": smiles_column, "id_column": id_column}
-    with closing(read_shards(path, **reading, symmetrise=symmetrise)) as shards:
+    found = read_shards(
+        path, smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise
+    )
+    with closing(found) as shards:
         for shard in shards:
             cells, classes = shard.cells, shard.class_targets
             rows = list(shard.read())
