@@ -40,6 +40,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # modules and collected tests stay: no garbage collection needs to visit them
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # Triton reports what is not collected as leaked
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     root = find_data_root()

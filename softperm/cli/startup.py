@@ -96,4 +96,10 @@ def defer_imports() -> None:
 def collect_rarely() -> None:
     """Runs the garbage collector less often, and not over all objects when the process ends."""
     gc.set_threshold(*COLLECTION_THRESHOLDS)
-    atexit.register(gc.freeze)
+    atexit.register(_leave_garbage)
+
+
+def _leave_garbage() -> None:
+    """Spares the last garbage collection, unless Triton would report all its objects as leaked."""
+    if "triton" not in sys.modules:
+        gc.freeze()

@@ -97,3 +97,15 @@ def run(data: Path, out: Path, devices: int) -> dict:
     command += [*as_options(PAPER), *options.split(), "--devices", str(devices)]
     subprocess.run(command, capture_output=True, text=True, check=True)
     return PiGNNClassifier.load(out / "model").model_.state_dict()
+
+
+def test_the_end_of_a_command_reports_no_leaks_of_triton():
+    """It would if the last garbage collection were spared with Triton loaded, as on a GPU."""
+    pytest.importorskip("triton")
+    code = (
+        "import triton._C.libtriton\n"
+        "from softperm.cli.startup import collect_rarely\n"
+        "collect_rarely()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "leaked" not in done.stderr
