@@ -57,9 +57,9 @@ def predict(
     the model was trained for, prints its score.
 
     With --nearest 3 each row names the three training graphs with the fewest edges that differ
-    (columns nearest_1, distance_1, proven_1, …): a prediction for a graph that is far from all of
-    them is a guess. proven is False where the time limit did not suffice; distance_1 is then the
-    least distance found.
+    (columns nearest_1, distance_1, lower_bound_1, proven_1, …): a prediction for a graph that is
+    far from all of them is a guess. proven is False where the time limit did not suffice; the
+    distance of the nearest training graph is then between lower_bound_1 and distance_1.
     """
     summary, score = compute_table(
         run, data, out, (".csv", ".jsonl", ".parquet"), device=device, smiles_column=smiles_column,

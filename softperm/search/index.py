@@ -32,6 +32,7 @@ GLANCE = 300  # node bounds of a first search without probing
 EFFORT = 200_000  # node bounds times squared vertices of a first search with probing
 CHUNK_WORK = 1 << 15  # candidates times squared vertices between two looks at the clock
 SEGMENTS = 8  # more segments are merged when the index is saved
+WARM_UP = 12  # vertices up to which a graph is searched to compile the kernels
 SLACK = 1e-9  # of comparisons between bounds and costs
 
 
@@ -110,7 +111,9 @@ class GraphIndex:
         self._codes, self._layout, self._known_edge_labels = codes, layout, known_edge_labels
         self._segments, self._folder = segments, folder
         self._saved: dict[str, Any] | None = None  # the manifest when the index was opened or saved
+        self._compiled = False  # whether a query has loaded the compiled kernels
         self._known_rows: tuple[list[Segment], dict[Any, int]] | None = None
+        self._known_sums: tuple[list[Segment], dict[Any, int]] | None = None
 
     @classmethod
     def build(
@@ -313,6 +316,18 @@ class GraphIndex:
         return self._known_rows[1]
 
     @property
+    def checksums(self) -> dict[Any, int]:
+        """A checksum of each graph by identifier: of its labels, edges and weights."""
+        if self._known_sums is None or self._known_sums[0] is not self._segments:
+            names = list(self._codes.vertex) if self._codes.labels else []
+            kinds = list(self._codes.edge)
+            sums = [storage.checksums(s.packed, names, kinds).tolist() for s in self._segments]
+            listed = [checksum for some in sums for checksum in some]
+            sums_by_id = {name: listed[row] for name, row in self._rows().items()}
+            self._known_sums = (self._segments, sums_by_id)
+        return self._known_sums[1]
+
+    @property
     def ids(self) -> list[Any]:
         """Identifiers of all graphs."""
         return list(self._rows())
@@ -414,6 +429,8 @@ class GraphIndex:
 
     def _query(self, graph: Any, where: str | None, time_limit: float | None) -> _Query:
         check_time_limit(time_limit)
+        if time_limit is not None:
+            self._compile()
         started = perf_counter()
         codes = Codes(labels=self._codes.labels, edge_labels=self._codes.edge_labels)
         codes.vertex, codes.edge = dict(self._codes.vertex), dict(self._codes.edge)
@@ -440,6 +457,20 @@ class GraphIndex:
             bounds[~self._fulfil(where)] = np.inf
         deadline = math.inf if time_limit is None else started + time_limit
         return _Query(model, packed, self._segments, bounds, deadline)
+
+    def _compile(self) -> None:
+        """Compiles or loads the kernels of a search, which no time limit of a query shall count."""
+        if self._compiled:
+            return
+        self._compiled = True
+        for number, segment in enumerate(self._segments):
+            if len(segment):
+                smallest = int(segment.sizes.argmin())
+                query = self._query(self._unpack(segment, smallest), None, None)
+                row = int(query.first[number]) + smallest
+                query.search_briefly(np.array([row]), 0.0)
+                if segment.sizes[smallest] <= WARM_UP:
+                    query.search_long(row, 0.0, 1)
 
     def _fulfil(self, condition: str) -> Bool[np.ndarray, " B"]:
         """The graphs that fulfil a condition."""

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Int, UInt8, UInt64
 from safetensors.numpy import save as to_safetensors
 
 from softperm.distance.pairs import Packed
@@ -181,6 +181,46 @@ def _ranges(ptr: np.ndarray, rows: np.ndarray) -> np.ndarray:
     counts = ptr[rows + 1].astype(np.int64) - starts
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if ends.size else 0) + np.repeat(starts - ends + counts, counts)
+
+
+def checksums(
+    packed: Packed, labels: Iterable[Any], kinds: Iterable[tuple[Any, float]]
+) -> UInt64[np.ndarray, " B"]:
+    """A checksum of each graph: of its labels, edges, edge labels and weights.
+
+    It depends on the numbering of the vertices, but neither on codes nor on the types of arrays, so
+    that equal graphs of different indexes have equal checksums.
+
+    Args:
+        packed: the graphs.
+        labels: the vertex label of each code.
+        kinds: the label and the weight of each kind of edge.
+    """
+    with np.errstate(over="ignore"):
+        label = _hashes([*labels] or [None])[packed.label]  # (V,)
+        u, v = packed.ends.astype(np.uint64).T
+        kind = _hashes([(name, float(weight)) for name, weight in kinds])[packed.kind]
+        edge = _mix(kind + _mix(u + _mix(v)))  # (E,)
+        total = np.zeros(packed.ptr.size - 1, np.uint64)
+        for ptr, values in ((packed.ptr, label), (packed.edge_ptr, edge)):
+            first, counts = ptr[:-1].astype(np.int64), np.diff(ptr.astype(np.int64))
+            position = np.arange(values.size) - np.repeat(first, counts)
+            sums = np.append(np.uint64(0), np.cumsum(_mix(values + position.astype(np.uint64))))
+            total += _mix(sums[ptr[1:]] - sums[ptr[:-1]] + counts.astype(np.uint64))
+    return total
+
+
+def _hashes(values: list[Any]) -> UInt64[np.ndarray, " K"]:
+    """A hash of each label, as it is written to a file."""
+    texts = [json.dumps(value, default=str).encode() for value in values]
+    return _mix(np.array([zlib.crc32(text) for text in texts], np.uint64))
+
+
+def _mix(x: UInt64[np.ndarray, " _"]) -> UInt64[np.ndarray, " _"]:
+    """The finaliser of SplitMix64, a bijection that spreads all bits."""
+    x = (x + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def write_segment(folder: Path, segment: Segment) -> Segment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from softperm.data.collection import Collection, slice_graph
 from softperm.pyg import Data
 from softperm.search import storage
-from softperm.search.index import GraphIndex, Hit
+from softperm.search.index import SLACK, GraphIndex, Hit
 
 FOLDER = "training.index"  # in a run folder
 LARGEST = 200_000  # training graphs of which an index is kept
@@ -43,6 +43,7 @@ def write_training_index(
     )
     shutil.rmtree(folder, ignore_errors=True)
     index.save(folder)
+    (folder / f"{storage.MANIFEST}.lock").unlink(missing_ok=True)  # the run has one writer
 
 
 def coded_graph(graphs: Collection, i: int, columns: int) -> Data:
@@ -67,6 +68,9 @@ def coded_graph(graphs: Collection, i: int, columns: int) -> Data:
 @dataclass(frozen=True)
 class NearestTrainingGraphs:
     """Columns of a table of predictions that name the nearest training graphs.
+
+    The distance of the r-th nearest training graph is between ``lower_bound_r`` and ``distance_r``;
+    ``proven_r`` says that both are equal, and that ``nearest_r`` is at this distance.
 
     Args:
         folder: the run folder of the model.
@@ -105,7 +109,7 @@ class NearestTrainingGraphs:
     @property
     def names(self) -> list[str]:
         """Names of the columns."""
-        kinds = ("nearest", "distance", "proven")
+        kinds = ("nearest", "distance", "lower_bound", "proven")
         return [f"{kind}_{rank}" for rank in range(1, self.count + 1) for kind in kinds]
 
     def __call__(self, graphs: Collection | None) -> list[np.ndarray]:
@@ -116,20 +120,29 @@ class NearestTrainingGraphs:
             hits = [row[rank] for row in found]
             columns.append(np.array([str(hit.id) for hit in hits], dtype=str))
             columns.append(np.array([hit.distance for hit in hits], dtype=np.float64))
+            columns.append(np.array([hit.lower_bound for hit in hits], dtype=np.float64))
             columns.append(np.array([hit.proven for hit in hits], dtype=bool))
         return columns
 
     def _nearest(self, graphs: Collection | None, i: int) -> list[Hit]:
-        """Hits in the order of their distances; of those not decided in time, the least found.
+        """The nearest graphs as far as the time allowed, in the order of distances found.
 
-        The distance of a graph without any matching found is that of removing all edges.
+        The r-th has the r-th least lower bound of all graphs. Where too few matchings were found,
+        graphs of least lower bound follow, at the distance of removing all edges.
         """
         assert graphs is not None
         index, query = _open(self.folder), coded_graph(graphs, i, self.columns)
         result = index.nearest(query, self.count, time_limit=self.time_limit)
-        hits = [hit if np.isfinite(hit.distance) else _without_matching(index, query, hit)
-                for hit in (*result.hits, *result.undecided)]  # fmt: skip
-        return sorted(hits, key=lambda hit: (hit.distance, not hit.proven))[: self.count]
+        hits = (*result.hits, *result.undecided)
+        bounds = sorted(hit.lower_bound for hit in hits)[: self.count]
+        found = sorted(hits, key=lambda hit: (hit.distance, not hit.proven, hit.lower_bound))
+        found = [hit if np.isfinite(hit.distance) else _without_matching(index, query, hit)
+                 for hit in found[: self.count]]  # fmt: skip
+        found.sort(key=lambda hit: hit.distance)
+        return [
+            replace(hit, lower_bound=bound, proven=hit.proven and bound >= hit.distance - SLACK)
+            for hit, bound in zip(found, bounds, strict=True)
+        ]
 
 
 def _without_matching(index: GraphIndex, query: Data, hit: Hit) -> Hit:

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softperm.files import write_atomically
+from softperm.nn.model_folder import WEIGHTS
 from softperm.search.index import GraphIndex, Hit, SearchResult
 
 if TYPE_CHECKING:
     from softperm.estimators.pignn import PiGNNEstimator
 
-FORMAT = "softperm vectors 1"
+FORMAT = "softperm vectors 2"
+ABOUT = "vectors.json"
+MODEL = "model"  # folder of the estimator
 AT_ONCE = 4096  # graphs whose vectors are computed together
 
 
@@ -27,6 +30,9 @@ class VectorIndex:
     For collections whose graphs are too large, or too many, for exact distances. The hits are not
     proven; with ``rerank`` the exact distances of the best candidates decide their order.
 
+    A vector belongs to the graph that it was computed from, by a checksum of its labels, edges and
+    weights. After a change of the index, :meth:`update` computes what is missing.
+
     Create one with :meth:`build` or :meth:`open`.
 
     Args:
@@ -34,6 +40,7 @@ class VectorIndex:
         estimator: a fitted estimator, whose ``transform`` gives the vectors.
         vectors: the vectors, a Faiss index whose numbers are places in ``ids``.
         ids: the identifier of each number; None for a removed graph.
+        checksums: of the graph of each number; see :attr:`GraphIndex.checksums`.
         mapped: whether the vectors are mapped into memory and cannot be changed there.
     """
 
@@ -43,11 +50,13 @@ class VectorIndex:
         estimator: PiGNNEstimator,
         vectors: Any,
         ids: list[Any],
+        checksums: list[int],
         mapped: bool = False,
     ) -> None:
         self.graphs, self.estimator = graphs, estimator
-        self._vectors, self._ids, self._mapped = vectors, ids, mapped
+        self._vectors, self._ids, self._checksums, self._mapped = vectors, ids, checksums, mapped
         self._place = {name: k for k, name in enumerate(ids) if name is not None}
+        self._compared: tuple[dict[Any, int], set[Any], list[Any]] | None = None
 
     @classmethod
     def build(
@@ -70,19 +79,32 @@ class VectorIndex:
         """
         faiss = _faiss()
         size = len(estimator.get_feature_names_out())
-        index = cls(graphs, estimator, faiss.index_factory(size, f"IDMap2,{factory}"), [])
+        index = cls(graphs, estimator, faiss.index_factory(size, f"IDMap2,{factory}"), [], [])
         index.update(originals)
         return index
 
     def __len__(self) -> int:
         return int(self._vectors.ntotal)
 
+    def _compare(self) -> tuple[set[Any], list[Any]]:
+        """Identifiers of vectors that are of no graph of the index, and of graphs without one."""
+        current = self.graphs.checksums
+        if self._compared is None or self._compared[0] is not current:
+            own = {name: self._checksums[place] for name, place in self._place.items()}
+            gone = {name for name, checksum in own.items() if current.get(name) != checksum}
+            new = [name for name in current if name not in own or name in gone]
+            self._compared = (current, gone, new)
+        return self._compared[1:]
+
     def update(self, originals: Mapping[Any, Any] | None = None) -> None:
-        """Adds the vectors of new graphs of the index and removes those of removed ones."""
-        originals = originals or {}
-        present = self.graphs.ids
-        gone = set(self._place) - set(present)
-        new = [identifier for identifier in present if identifier not in self._place]
+        """Computes the vectors of new and changed graphs and drops those of removed ones.
+
+        Args:
+            originals: as for :meth:`build`. A change of attributes alone, which the index does not
+                store, is not seen.
+        """
+        originals, current = originals or {}, self.graphs.checksums
+        gone, new = self._compare()
         if self._mapped and (gone or new):
             faiss = _faiss()
             self._vectors = faiss.deserialize_index(faiss.serialize_index(self._vectors))
@@ -92,6 +114,7 @@ class VectorIndex:
             self._vectors.remove_ids(np.array(places, np.int64))
             for place in places:
                 self._ids[place] = None
+                self._checksums[place] = 0
         for start in range(0, len(new), AT_ONCE):
             names = new[start : start + AT_ONCE]
             listed = [originals.get(name) for name in names]
@@ -106,7 +129,9 @@ class VectorIndex:
             places = np.arange(len(self._ids), len(self._ids) + len(names))
             self._vectors.add_with_ids(rows, places)
             self._ids += names
+            self._checksums += [current[name] for name in names]
             self._place.update(zip(names, places.tolist(), strict=True))
+        self._compared = None
 
     def nearest(
         self,
@@ -126,15 +151,25 @@ class VectorIndex:
             rerank: number of candidates whose exact distances are computed; the nearest of them are
                 the hits. 0 for none: distances are then those of the vectors.
             time_limit: seconds for these distances.
+
+        Raises:
+            ValueError: graphs of the index have no vector.
         """
+        gone, new = self._compare()
+        if new:
+            raise ValueError(
+                f"{len(new):,} of {len(self.graphs):,} graphs of the index have no vector, the "
+                f"first is {new[0]!r}: update the vectors, as adding the graphs again does"
+            )
         if k < 1:
             raise ValueError(f"k is {k}; expected at least 1")
         if rerank and rerank < k:
             raise ValueError(f"rerank is {rerank}; expected at least k, which is {k}, or 0")
         options = {}
-        if where is not None:
+        if where is not None or gone:
             faiss = _faiss()
-            allowed = [self._place[i] for i in self.graphs.ids_where(where) if i in self._place]
+            names = self.graphs.ids if where is None else self.graphs.ids_where(where)
+            allowed = [self._place[name] for name in names]
             if not allowed:
                 return SearchResult((), (), 0)
             selector = faiss.IDSelectorBatch(np.array(allowed, np.int64))
@@ -167,9 +202,11 @@ class VectorIndex:
         content = faiss.serialize_index(self._vectors).tobytes()
         name = f"{zlib.crc32(content):08x}.faiss"
         write_atomically(path / name, content)
-        self.estimator.save(path / "model")
-        about = {"format": FORMAT, "file": name, "ids": self._ids}
-        write_atomically(path / "vectors.json", json.dumps(about))
+        self.estimator.save(path / MODEL)
+        about = {"format": FORMAT, "file": name, "model": _model_checksum(path)}
+        body = json.dumps({**about, "ids": self._ids, "checksums": self._checksums})
+        first = json.dumps({"checksum": zlib.crc32(body.encode())})
+        write_atomically(path / ABOUT, f"{first}\n{body}")
         for old in path.glob("*.faiss"):
             if old.name != name:
                 old.unlink()
@@ -192,19 +229,34 @@ class VectorIndex:
 
         faiss, path = _faiss(), Path(folder)
         try:
-            about = json.loads((path / "vectors.json").read_text(encoding="utf-8"))
+            first, _, body = (path / ABOUT).read_bytes().partition(b"\n")
+            about = json.loads(body or first)
             if about.get("format") != FORMAT:
-                raise ValueError("unknown format")
+                raise ValueError("another version wrote it")
+            if json.loads(first)["checksum"] != zlib.crc32(body):
+                raise ValueError(f"{ABOUT} has another checksum than it names")
             file = path / about["file"]
             if f"{zlib.crc32(file.read_bytes()):08x}.faiss" != file.name:
-                raise ValueError("wrong checksum")
+                raise ValueError(f"{file.name} has another checksum than its name")
+            if _model_checksum(path) != about["model"]:
+                raise ValueError("the model is not the one of the vectors")
             vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
-            ids = list(about["ids"])
-        except FileNotFoundError:
-            raise ValueError(f"{path} holds no vectors: index it with a model first") from None
+            ids, checksums = list(about["ids"]), list(about["checksums"])
+        except FileNotFoundError as missing:
+            if missing.filename == str(path / ABOUT):
+                raise ValueError(f"{path} holds no vectors: index it with a model first") from None
+            raise ValueError(f"{missing.filename} is missing: build the vectors again") from None
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as problem:
-            raise ValueError(f"{path} is damaged ({problem}): build the vectors again") from None
-        return cls(graphs, load_estimator(path / "model", device), vectors, ids, mapped=True)
+            raise ValueError(
+                f"the vectors in {path} cannot be used ({problem}): build them again"
+            ) from None
+        estimator = load_estimator(path / MODEL, device)
+        return cls(graphs, estimator, vectors, ids, checksums, mapped=True)
+
+
+def _model_checksum(folder: Path) -> str:
+    """The checksum of the model whose vectors a folder holds."""
+    return f"{zlib.crc32((folder / MODEL / WEIGHTS).read_bytes()):08x}"
 
 
 def _faiss() -> Any:

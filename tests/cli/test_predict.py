@@ -232,3 +232,84 @@ def test_a_model_without_an_index_of_its_training_graphs_says_so(run, trained, d
     done = run_command("predict", folder, file, "--out", tmp_path / "p.csv", "--nearest", 21)
     assert done.exit_code == 2
     assert "the model has 20 training graphs, but 21 nearest ones are wanted" in done.output
+
+
+def nearest_rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_undecided_training_graphs_leave_an_interval_that_holds_the_distance(run, data, tmp_path):
+    folder, file = run
+    assert sorted(p.suffix for p in (folder / "training.index").iterdir()) == [
+        ".json", ".safetensors",
+    ]  # fmt: skip
+    tables = []
+    for limit in (1e-9, 10):
+        out = tmp_path / f"{limit}.csv"
+        options = ("--nearest", 3, "--time-limit", limit)
+        done = run_command("predict", folder, file, "--out", out, *options)
+        assert done.exit_code == 0, done.output
+        tables.append(nearest_rows(out))
+    for short, full in zip(*tables, strict=True):
+        for rank in (1, 2, 3):
+            assert (short[f"proven_{rank}"], full[f"proven_{rank}"]) == ("False", "True")
+            assert full[f"lower_bound_{rank}"] == full[f"distance_{rank}"]
+            exact = float(full[f"distance_{rank}"])
+            lower, upper = (float(short[f"{kind}_{rank}"]) for kind in ("lower_bound", "distance"))
+            assert lower <= exact <= upper < float("inf")
+            assert short[f"nearest_{rank}"]
+
+
+def test_a_graph_with_unseen_labels_is_as_far_as_its_edges_at_them(run, tmp_path):
+    folder, _ = run
+    file = write_json_lines(tmp_path / "g.jsonl", [labelled_path("zzz"), labelled_path("abz")])
+    done = run_command("predict", folder, file, "--out", tmp_path / "p.csv", "--nearest", 1)
+    assert done.exit_code == 0, done.output
+    rows = nearest_rows(tmp_path / "p.csv")
+    # the least training graph is the path abb of two edges, which share the edge ab with abz
+    assert [(float(row["distance_1"]), row["proven_1"]) for row in rows] == [
+        (4.0, "True"), (2.0, "True"),
+    ]  # fmt: skip
+
+
+def test_nearest_training_graphs_resume_after_an_interruption(run, tmp_path, monkeypatch):
+    from softperm.data.formats import shards
+    from softperm.estimators import streaming
+    from softperm.search.training_index import NearestTrainingGraphs
+
+    folder, file = run
+    for module in (streaming, shards):
+        monkeypatch.setattr(module, "ROWS", 8)
+    command = ("predict", folder, file, "--nearest", 2, "--processes", 1, "--out")
+    assert run_command(*command, tmp_path / "whole.csv").exit_code == 0
+    calls, whole = [], NearestTrainingGraphs.__call__
+
+    def stop_at_the_third(self, graphs):
+        calls.extend([] if graphs is None else [len(graphs)])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(self, graphs)
+
+    monkeypatch.setattr(NearestTrainingGraphs, "__call__", stop_at_the_third)
+    assert run_command(*command, tmp_path / "p.csv").exit_code != 0
+    assert run_command(*command, tmp_path / "p.csv").exit_code == 0
+    assert calls == [8, 8, 4, 4]  # whole parts are kept
+    assert (tmp_path / "p.csv").read_text() == (tmp_path / "whole.csv").read_text()
+
+
+def test_the_time_limit_does_not_count_the_compilation_of_kernels(run, monkeypatch):
+    from softperm import GraphIndex
+    from softperm.search import index as index_module
+
+    clock, search = [0.0], index_module.search_candidates
+    monkeypatch.setattr(index_module, "perf_counter", lambda: clock[0])
+
+    def slow_at_first(*arguments):
+        if not clock[0]:
+            clock[0] = 5.0
+        return search(*arguments)
+
+    monkeypatch.setattr(index_module, "search_candidates", slow_at_first)
+    index = GraphIndex.open(run[0] / "training.index")
+    found = index.nearest(index.graph(index.ids[0]), 1, time_limit=1.0)
+    assert [(hit.distance, hit.proven) for hit in found] == [(0.0, True)]

@@ -153,6 +153,79 @@ def test_vectors_follow_additions_and_removals_and_are_mapped(aligner, index, tm
     assert names == [hit.id for hit in vectors.nearest(GRAPHS[3], k=61)]
 
 
+def test_a_graph_that_returns_under_its_name_with_other_edges_gets_a_new_vector(
+    aligner, index, tmp_path
+):
+    pytest.importorskip("faiss")
+    VectorIndex.build(index, aligner).save(tmp_path / "vectors")
+    index.remove(["g3", "g4"])
+    changed = nx.complete_graph(9)
+    index.add([changed, GRAPHS[4]], ["g3", "g4"], {"size": [9, len(GRAPHS[4])]})
+    vectors = VectorIndex.open(tmp_path / "vectors", index)
+    with pytest.raises(ValueError, match=r"1 of 60 graphs of the index have no vector.*'g3'"):
+        vectors.nearest(GRAPHS[3])
+    vectors.update()
+    hit = vectors.nearest(changed, k=1).hits[0]
+    assert (hit.id, hit.distance) == ("g3", pytest.approx(0, abs=1e-3))
+    fresh = VectorIndex.build(index, aligner)
+    for query in GRAPHS[:5]:
+        expected = [hit.distance for hit in fresh.nearest(query, k=60)]
+        assert [hit.distance for hit in vectors.nearest(query, k=60)] == pytest.approx(expected)
+
+
+def test_vectors_of_graphs_that_the_index_lost_are_no_hits(aligner, index):
+    pytest.importorskip("faiss")
+    vectors = VectorIndex.build(index, aligner)
+    index.remove(["g7"])
+    found = vectors.nearest(GRAPHS[7], k=60, rerank=60)
+    assert sorted(hit.id for hit in found) == sorted(index.ids)
+    assert "g7" not in {hit.id for hit in vectors.nearest(GRAPHS[7], k=5)}
+
+
+def test_checksums_tell_graphs_apart_and_do_not_depend_on_the_index(collection, tmp_path):
+    index = GraphIndex.build(collection)
+    other = GraphIndex.build(collection[::-1], ids=range(len(collection))[::-1])
+    assert other.checksums == index.checksums
+    index.save(tmp_path / "index")
+    assert GraphIndex.open(tmp_path / "index").checksums == index.checksums
+    contents = {name: _content(index.graph(name)) for name in index.ids}
+    for a, b in zip(index.ids, [*index.ids[1:], 0], strict=True):
+        assert (index.checksums[a] == index.checksums[b]) == (contents[a] == contents[b])
+    assert len(set(index.checksums.values())) == len(set(contents.values()))
+
+
+def _content(graph) -> str:
+    weight = graph.get("edge_weight")
+    weights = [1.0] * graph.num_edges if weight is None else weight.tolist()
+    labels = (graph.get("label"), graph.get("edge_label"))
+    return repr((graph.num_nodes, graph.edge_index.tolist(), *labels, weights))
+
+
+@pytest.mark.parametrize("name", ["vectors.json", "*.faiss", "model/model.safetensors"])
+def test_vectors_with_a_changed_or_missing_file_are_refused(aligner, index, tmp_path, name):
+    pytest.importorskip("faiss")
+    VectorIndex.build(index, aligner).save(tmp_path)
+    (file,) = tmp_path.glob(name)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="build them again"):
+        VectorIndex.open(tmp_path, index)
+    file.unlink()
+    with pytest.raises(ValueError, match=r"build the vectors again|index it with a model first"):
+        VectorIndex.open(tmp_path, index)
+
+
+def test_vectors_of_another_model_are_refused(aligner, index, tmp_path):
+    pytest.importorskip("faiss")
+    VectorIndex.build(index, aligner).save(tmp_path)
+    PiGNNClassifier(**{**FAST, "validation_fraction": 0.0}).fit(
+        GRAPHS, [len(g) > 6 for g in GRAPHS]
+    ).save(tmp_path / "model")
+    with pytest.raises(ValueError, match="the model is not the one of the vectors"):
+        VectorIndex.open(tmp_path, index)
+
+
 def test_damaged_vectors_are_refused_in_one_sentence(aligner, index, tmp_path):
     pytest.importorskip("faiss")
     with pytest.raises(ValueError, match="holds no vectors"):
@@ -160,7 +233,7 @@ def test_damaged_vectors_are_refused_in_one_sentence(aligner, index, tmp_path):
     VectorIndex.build(index, aligner).save(tmp_path)
     (file,) = tmp_path.glob("*.faiss")
     file.write_bytes(file.read_bytes()[:-8])
-    with pytest.raises(ValueError, match=r"is damaged.*build the vectors again"):
+    with pytest.raises(ValueError, match=r"cannot be used.*build them again"):
         VectorIndex.open(tmp_path, index)
 
 
