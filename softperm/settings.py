@@ -579,6 +579,11 @@ class TrainingConfig(Settings, group="Training"):
         None, "Halve the learning rate every so many epochs; None for never.", kind=int, at_least=1
     )
     decay_floor: float = setting(0.0, "Learning rate at which decay ends.", at_least=0)
+    linear_fit: bool = setting(
+        False,
+        "Subtract a linear fit on counts of vertices and edges by their labels from the numbers of "
+        "a regression before training, and add it to predictions.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -179,19 +179,20 @@ def _scores(estimator: PiGNNEstimator, data: TrainingData) -> dict[str, Any]:
         return values
 
     train, test = data.split.train, data.split.test
-    most = max(1, SCORED_VALUES // data.task.outputs)
+    task = estimator.task_  # of what is left by a linear fit
+    most = max(1, SCORED_VALUES // task.outputs)
     if len(train) > most:
         train = train[torch.linspace(0, len(train) - 1, most).long()]
-    scores: dict[str, Any] = {"train_score": data.task.score(outputs(train), data.y[train])}
+    scores: dict[str, Any] = {"train_score": task.score(outputs(train), data.y[train])}
     if len(train) < len(data.split.train):
         scores["scored_train_graphs"] = len(train)
     if estimator.best_epoch_ and len(data.split.validation):
         scores["validation_score"] = estimator.curve_[estimator.best_epoch_ - 1].validation_score
     if len(test) and not estimator.interrupted_:
         values = outputs(test)
-        scores["test_score"] = data.task.score(values, data.y[test])
-        if isinstance(data.task, Regression):
-            predicted = data.task.decode(values).numpy()
+        scores["test_score"] = task.score(values, data.y[test])
+        if isinstance(task, Regression):
+            predicted = task.decode(values).numpy()
             scores["test_r2"] = r_squared(data.y[test].double().numpy(), predicted)
         scores["test_graphs"] = len(test)
     if data.unit is not None:

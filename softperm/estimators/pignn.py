@@ -51,6 +51,7 @@ from softperm.training.loop import Epoch, FitResult, TrainingInterrupted, fit
 from softperm.training.stack import fit_stack
 from softperm.training.tasks import (
     Classification,
+    LinearFit,
     MultiLabel,
     Regression,
     Task,
@@ -93,6 +94,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     molecules_: str | None
     curve_: tuple[Epoch, ...]
     sharpness_: Sharpness | None  # None of a folder that was written without it
+    linear_fit_: LinearFit | None = None  # subtracted from targets before training
     forest_: GraphForest | None  # None if the head has no forest, or training was interrupted
 
     sources: ClassVar[tuple[type, ...]] = SOURCES  # the dataclasses that declare its settings
@@ -219,6 +221,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         values["class_weight"] = self._class_weight(values["class_weight"])
         self.task_, self.vocabulary_ = data.task, data.vocabulary
         self.target_names_, self.molecules_ = data.target_names, data.molecules
+        self.linear_fit_ = None
+        if values["linear_fit"]:
+            data = self._subtract_fit(data)
+            self.task_ = data.task
         chosen = StructuralFeatures(**choose(StructuralFeatures, values))
         self.features_ = VertexFeatures.learn(data.graphs, data.split.train, chosen)
         if chosen != StructuralFeatures():
@@ -261,6 +267,16 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             if len(data.split.validation) and values["weigh_forests"]:
                 self._weigh_network(train, data.split.validation)
         return self
+
+    def _subtract_fit(self, data: TrainingData) -> TrainingData:
+        """The training data without what a linear fit explains."""
+        if not isinstance(data.task, Regression):
+            raise ValueError("linear_fit is for regressions: leave it out for classes and answers")
+        train, weight = data.split.train, data.weight
+        self.linear_fit_ = LinearFit.of(data.graphs, train, data.y, weight)
+        y = data.y.double() - self.linear_fit_(data.graphs)
+        task = Regression.of(y[train], None if weight is None else weight[train])
+        return replace(data, y=y, task=task)
 
     def _build(self, config: ModelConfig, train: Examples, seeds: Sequence[int]) -> list[PiGNN]:
         """A network for each seed, not trained yet."""
@@ -442,6 +458,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         words = self._explained_words(probabilities)
         if getattr(self, "forest_", None) is not None:
             words += "; the network's part of the prediction, without the forest's"
+        if self.linear_fit_ is not None:
+            words += "; without the linear fit"
         return words
 
     def _explained(self, outputs: Float[Tensor, "B C"], probabilities: bool) -> Tensor:
@@ -678,8 +696,17 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """The outputs for some graphs of an encoded collection, on the CPU.
 
         Those of an ensemble have the mean of its networks' predictions as their prediction; with
-        the head ``mlp+forest``, the mean of the networks' and of random forests'.
+        the head ``mlp+forest``, the mean of the networks' and of random forests'. A linear fit is
+        added.
         """
+        outputs, fit = self._fitted_outputs(graphs, index), self.linear_fit_
+        if fit is None:
+            return outputs
+        assert isinstance(self.task_, Regression)
+        return outputs.double() + fit(graphs.select(index)) / torch.tensor(self.task_.std)
+
+    def _fitted_outputs(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
+        """The outputs of networks and forests."""
         forest = self.forest_
         if forest is None:
             return self._network_outputs(graphs, index)
@@ -1210,7 +1237,9 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
 
     def _targets_config(self) -> dict[str, Any]:
         assert isinstance(self.task_, Regression)
-        return {"mean": self.task_.mean, "std": self.task_.std, "flat": self._shape == ()}
+        config = {"mean": self.task_.mean, "std": self.task_.std, "flat": self._shape == ()}
+        fit = self.linear_fit_
+        return config if fit is None else {**config, "linear_fit": asdict(fit)}
 
     def _set_targets(self, config: dict[str, Any]) -> None:
         mean, std = (tuple(map(float, config[key])) for key in ("mean", "std"))
@@ -1218,6 +1247,17 @@ class PiGNNRegressor(RegressorMixin, PiGNNEstimator):
             raise ValueError(f"there are {len(mean)} means but {len(std)} deviations of targets")
         self._shape = () if config["flat"] else (len(mean),)
         self.task_ = Regression(mean, std)
+        if fit := config.get("linear_fit"):
+            self.linear_fit_ = LinearFit(
+                tuple(tuple(map(float, row)) for row in fit["weights"]),
+                tuple(map(float, fit["intercept"])),
+                tuple(map(int, fit["label_sizes"])),
+                tuple(map(int, fit["edge_label_sizes"])),
+            )
+            fit, count = self.linear_fit_, len(mean)
+            sizes = [len(row) for row in fit.weights], len(fit.intercept)
+            if sizes != ([fit.width] * count, count):
+                raise ValueError(f"its linear fit is not {count} times {fit.width} weights")
 
 
 def r_squared(

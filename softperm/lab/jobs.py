@@ -49,7 +49,9 @@ from softperm.training.loop import CURVES, Epoch, EpochTracker, FitResult, fit, 
 from softperm.training.stack import Stack, predict_stack
 from softperm.training.tasks import (
     Classification,
+    LinearFit,
     MultiLabel,
+    Regression,
     Task,
     class_factors,
     mean_loss,
@@ -373,10 +375,9 @@ def _train(
     networks, members = plan_networks(job.runs)
     parts = [data.split_of(network.run) for network in networks]
     graphs = data.with_features(feature_settings(job.runs[0]), parts[0].train)
+    learnt = [_task_of(n.run, part, data) for n, part in zip(networks, parts, strict=True)]
     stacked = _Networks(
-        system, graphs, networks, parts,
-        [data.task(n.run.dataset, part.train) for n, part in zip(networks, parts, strict=True)],
-        [data.targets[n.run.dataset].y for n in networks],
+        system, graphs, networks, parts, [task for task, _ in learnt], [y for _, y in learnt],
         _common_config(job, members), device,
     )  # fmt: skip
     steps = stacked.train(checkpoint, _fingerprint(job, data), on_epoch, interrupted)
@@ -419,6 +420,17 @@ def _train(
                     sharpness=sharpness[first])
         )  # fmt: skip
     return results
+
+
+def _task_of(run: Run, part: SelectionSplit, data: EvaluationData) -> tuple[Task, Tensor]:
+    """The task of a run, and what it learns of the targets; a linear fit changes no error."""
+    task, y = data.task(run.dataset, part.train), data.targets[run.dataset].y
+    if not training_config(run).linear_fit:
+        return task, y
+    if not isinstance(task, Regression):
+        raise ValueError(f"linear_fit is for regressions, and {run.dataset} is none")
+    y = y.double() - LinearFit.of(data.graphs, part.train, y)(data.graphs)
+    return Regression.of(y[part.train]), y
 
 
 @dataclass(frozen=True)
@@ -473,7 +485,8 @@ def _grow_forest(
     settings, features = forest_settings(run), feature_settings(run)
     network = networks.networks[place]
     seed, weights = seed_of(network), training_config(run).class_weight
-    key = (run.dataset, run.fold, run.stage, seed, settings, features, str(weights))
+    key = (run.dataset, run.fold, run.stage, seed, settings, features, str(weights),
+           training_config(run).linear_fit)  # fmt: skip
     graphs = networks.graphs
     known = None if settings.forest_vectors else data.cached(key, graphs)
     if known is not None:

@@ -14,10 +14,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from softperm.data.collection import Collection
 from softperm.errors import GraphError
 
 METRICS = {"ogbg-molpcba": "average_precision"}
 """Metric of yes-or-no answers for each dataset that does not use ROC-AUC."""
+
+MOST_KINDS = 1024  # of edges that a linear fit counts
+RIDGES = tuple(10.0**k for k in range(-6, 5))  # penalties among which a linear fit chooses
 
 
 @runtime_checkable
@@ -271,7 +275,8 @@ class Regression:
 
     Attributes:
         mean: mean of each target over the training graphs.
-        std: standard deviation of each target over the training graphs.
+        std: standard deviation of each target over the training graphs; 0 for a target that is
+            constant, which is then predicted exactly, whatever the outputs are.
     """
 
     mean: tuple[float, ...]
@@ -299,7 +304,7 @@ class Regression:
             mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
         else:
             mean, std = _weighted_statistics(values, weight.double().cpu().numpy())
-        std = np.where(varies & (std > 0), std * unit, 1.0)
+        std = np.where(varies, std * unit, 0.0)
         return cls(tuple((mean * unit).tolist()), tuple(std.tolist()))
 
     @property
@@ -308,9 +313,9 @@ class Regression:
         return len(self.mean)
 
     def encode(self, y: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        """Standardised targets."""
+        """Standardised targets; those that are constant in training are only centred."""
         mean, std = self._statistics(y)
-        return (y - mean) / std
+        return (y - mean) / torch.where(std > 0, std, 1)
 
     def losses(
         self, outputs: Float[Tensor, "B T"], y: Float[Tensor, "B T"]
@@ -330,6 +335,124 @@ class Regression:
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         return like.new_tensor(self.mean), like.new_tensor(self.std)
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    r"""A linear function of the counts of vertices and edges of each kind in a graph.
+
+    With the counts :math:`c(G)`, the fit of a target is :math:`b + c(G) \cdot w`. The weights are
+    those of a ridge regression whose penalty leave-one-out errors choose.
+
+    Attributes:
+        weights: w of each target (T, F).
+        intercept: b of each target (T).
+        label_sizes: number of codes of each column of labels that is counted.
+        edge_label_sizes: the same for labels of edges.
+    """
+
+    weights: tuple[tuple[float, ...], ...]
+    intercept: tuple[float, ...]
+    label_sizes: tuple[int, ...]
+    edge_label_sizes: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        graphs: Collection,
+        train: Int[Tensor, " t"],
+        y: Float[Tensor, "B T"],
+        weight: Float[Tensor, " B"] | None = None,
+    ) -> LinearFit:
+        """The fit of the training graphs.
+
+        Args:
+            graphs: the collection.
+            train: the training graphs.
+            y: targets of all graphs, NaN where missing.
+            weight: of each graph; 1 by default.
+        """
+        from sklearn.linear_model import RidgeCV
+
+        sizes, edge_sizes = tuple(graphs.label_sizes), tuple(graphs.edge_label_sizes)
+        counts = _count(graphs.select(train), sizes, edge_sizes).numpy()  # (t, F)
+        unit = counts.std(axis=0)
+        varies = unit > 0
+        scaled = counts[:, varies] / unit[varies]
+        targets = y[train].double().cpu().numpy()  # (t, T)
+        own = None if weight is None else weight[train].double().cpu().numpy()
+        weights, intercept = np.zeros((targets.shape[1], len(unit))), np.zeros(targets.shape[1])
+        patterns, pattern = np.unique(np.isnan(targets), axis=1, return_inverse=True)
+        for k, missing in enumerate(patterns.T):  # targets known for the same graphs share a fit
+            there, columns = ~missing, pattern.ravel() == k
+            known, shares = targets[np.ix_(there, columns)], None if own is None else own[there]
+            intercept[columns] = np.average(known, axis=0, weights=shares)
+            if there.sum() > 2 and varies.any():
+                ridge = RidgeCV(alphas=RIDGES, alpha_per_target=True)
+                ridge.fit(scaled[there], known, shares)
+                weights[np.ix_(columns, varies)] = ridge.coef_ / unit[varies]
+                intercept[columns] = ridge.intercept_
+        rows = tuple(map(tuple, weights.tolist()))
+        return cls(rows, tuple(intercept.tolist()), sizes, edge_sizes)
+
+    @property
+    def width(self) -> int:
+        """Number F of counts."""
+        own = 2 + sum(self.label_sizes) + sum(self.edge_label_sizes)
+        return own + _kinds(self.label_sizes, self.edge_label_sizes)
+
+    def __call__(self, graphs: Collection) -> Float[Tensor, "B T"]:
+        """The fit of each graph, float64."""
+        counts = _count(graphs, self.label_sizes, self.edge_label_sizes)
+        weights, intercept = (
+            torch.tensor(t, dtype=torch.float64) for t in (self.weights, self.intercept)
+        )
+        return counts @ weights.T + intercept
+
+
+def _count(
+    graphs: Collection, sizes: Sequence[int], edge_sizes: Sequence[int]
+) -> Float[Tensor, "B F"]:
+    """Numbers of vertices, of edges, of their labels, and of edges by the labels of their ends.
+
+    Labels of ends count together with the first label of the edge, unless there are many kinds.
+    Unseen labels do not count.
+    """
+    columns = []
+    for codes, ptr, own in (
+        (graphs.label, graphs.ptr, sizes),
+        (graphs.edge_label, graphs.edge_ptr, edge_sizes),
+    ):
+        lengths = ptr.diff().cpu()
+        columns.append(lengths[:, None])
+        owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        for c, size in enumerate(own):
+            assert codes is not None
+            code = codes[:, c].cpu().long()
+            known = code >= 0
+            place = owner[known] * size + code[known]
+            columns.append(torch.bincount(place, minlength=len(lengths) * size).view(-1, size))
+    if kinds := _kinds(sizes, edge_sizes):
+        assert graphs.label is not None
+        lengths = graphs.edge_ptr.diff().cpu()
+        owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        ends = graphs.edge_index.cpu().long() + graphs.ptr[:-1].cpu()[owner]  # (2, E)
+        first, second = graphs.label[:, 0].cpu().long()[ends].sort(dim=0).values
+        code = first * sizes[0] + second
+        if edge_sizes:
+            assert graphs.edge_label is not None
+            bond = graphs.edge_label[:, 0].cpu().long()
+            code, first = code * edge_sizes[0] + bond, torch.minimum(first, bond)
+        known = first >= 0
+        place = owner[known] * kinds + code[known]
+        columns.append(torch.bincount(place, minlength=len(lengths) * kinds).view(-1, kinds))
+    return torch.cat(columns, dim=1).double()
+
+
+def _kinds(sizes: Sequence[int], edge_sizes: Sequence[int]) -> int:
+    """Number of kinds of edges by the labels of their ends and their own; 0 if they are many."""
+    kinds = sizes[0] ** 2 * (edge_sizes[0] if edge_sizes else 1) if sizes else 0
+    return kinds if kinds <= MOST_KINDS else 0
 
 
 def _weighted_statistics(
@@ -373,8 +496,9 @@ class StackedScore:
             hits = (outputs.argmax(-1) == y) & there
             return hits.sum(1).double() / there.sum(1)
         if isinstance(self.tasks[0], Regression):
-            error = (outputs - y).abs().double() * self.std[:, None]  # (M, b, T)
-            return torch.where(there[..., None], error, torch.nan).flatten(1).nanmean(1)
+            std = self.std[:, None]  # (M, 1, T); 0 for targets that outputs do not change
+            error = torch.where(std > 0, (outputs - y).double() * std, y.double())  # (M, b, T)
+            return torch.where(there[..., None], error.abs(), torch.nan).flatten(1).nanmean(1)
         parts = zip(self.tasks, outputs, y, there, strict=True)
         return self.std.new_tensor([t.score(o[k], a[k]) for t, o, a, k in parts])
 

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from samples import FAST, rings_and_cliques, two_kinds
+from samples import FAST, labelled_path, rings_and_cliques, two_kinds
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import r2_score
 
@@ -135,9 +135,19 @@ def test_targets_of_any_magnitude_are_learnt_alike():
     assert plain.predict(GRAPHS).shape == (12,)
 
 
-def test_a_target_that_never_varies_is_predicted_exactly():
-    made = PiGNNRegressor(**LEARNS).fit(GRAPHS, np.full(12, 7.0))
-    np.testing.assert_allclose(made.predict(GRAPHS), 7, atol=0.2)
+@pytest.mark.parametrize("head", ["mlp", "forest", "mlp+forest"])
+def test_a_target_that_never_varies_is_predicted_exactly(head, tmp_path):
+    settings = {**FAST, "head": head, "trees": 5}
+    made = PiGNNRegressor(**settings).fit(GRAPHS, np.full(12, 3.25))
+    assert (made.predict(GRAPHS) == 3.25).all()
+    made.save(tmp_path)
+    assert (PiGNNRegressor.load(tmp_path).predict(GRAPHS) == 3.25).all()
+    made = PiGNNRegressor(**settings).fit(GRAPHS, np.stack([SIZES, np.full(12, 3.25)], axis=1))
+    predicted = made.predict(GRAPHS)
+    assert (predicted[:, 1] == 3.25).all()
+    assert predicted[:, 0].std() > 0
+    if head == "mlp":  # an output that nothing changes has no contributions
+        assert not made.explain(GRAPHS[:1])[0].vertices[:, 1].any()
 
 
 def test_several_targets_with_gaps_are_learnt_column_by_column():
@@ -219,3 +229,26 @@ def test_a_classifier_of_graphs_with_nothing_but_size_still_gives_probabilities(
     empty = [nx.empty_graph(len(graph)) for graph in graphs]
     chances = PiGNNClassifier(**FAST).fit(empty, y).predict_proba(empty)
     np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-12)
+
+
+def test_a_linear_fit_is_subtracted_before_training_and_added_to_predictions(tmp_path):
+    """Energies of molecules are close to sums over atoms; the network learns what is left."""
+    rng = np.random.default_rng(0)
+    own = ["".join(rng.choice(list("abc"), rng.integers(2, 9))) for _ in range(40)]
+    graphs = [labelled_path(word) for word in own]
+    y = np.array([-400.0 * len(word) + 90 * word.count("a") for word in own])
+    fitted = PiGNNRegressor(**FAST, linear_fit=True).fit(graphs, y)
+    np.testing.assert_allclose(fitted.predict(graphs), y, atol=0.1)
+    unseen = fitted.predict([labelled_path("aac")])  # its counts decide, as in training
+    np.testing.assert_allclose(unseen, -400 * 3 + 180, atol=0.1)
+    fitted.save(tmp_path)
+    loaded = PiGNNRegressor.load(tmp_path)
+    np.testing.assert_array_equal(loaded.predict(graphs), fitted.predict(graphs))
+    assert "without the linear fit" in next(iter(loaded.explain(graphs[:1]))).explains
+    fitted.set_params(linear_fit=False).fit(graphs, y)
+    assert fitted.linear_fit_ is None
+
+
+def test_classes_have_no_linear_fit():
+    with pytest.raises(ValueError, match="linear_fit is for regressions"):
+        PiGNNClassifier(**LEARNS, linear_fit=True).fit(GRAPHS, KIND)

@@ -1,16 +1,21 @@
 """Losses and scores of each task equal their definitions, also if some targets are missing."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
+from samples import collect, labelled_path
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from softperm.training.tasks import (
     Classification,
+    LinearFit,
     MultiLabel,
     Regression,
+    StackedScore,
     Task,
     mean_loss,
     with_smoothing,
@@ -77,7 +82,7 @@ def test_regression_standardises_with_the_known_training_targets():
     y = torch.tensor([[1e6, 5.0], [3e6, NAN], [NAN, 5.0], [5e6, 5.0]], dtype=torch.float64)
     task = Regression.of(y)
     assert task.mean == pytest.approx((3e6, 5))
-    assert task.std == pytest.approx((np.std([1e6, 3e6, 5e6]), 1))  # one that never varies: 1
+    assert task.std == pytest.approx((np.std([1e6, 3e6, 5e6]), 0))  # one that never varies: 0
     encoded = task.encode(y)
     assert_close(encoded.nanmean(0), torch.zeros(2, dtype=torch.float64))
     assert_close(task.decode(encoded)[0], y[0])
@@ -86,9 +91,20 @@ def test_regression_standardises_with_the_known_training_targets():
 @pytest.mark.parametrize("constant", [0.1, 1 / 3, -1e-7, 1e200, 0.0])
 def test_targets_that_only_rounding_varies_do_not_vary(constant):
     y = torch.full((20, 1), constant, dtype=torch.float64)
-    assert Regression.of(y).std == (1.0,)
+    assert Regression.of(y).std == (0.0,)
     y[::3] *= 1 + 2**-52
-    assert Regression.of(y).std == (1.0,)
+    assert Regression.of(y).std == (0.0,)
+
+
+def test_outputs_do_not_change_the_prediction_of_a_target_that_is_constant_in_training():
+    y = torch.tensor([[1.0, 3.25], [3.0, 3.25], [8.0, 3.25]], dtype=torch.float64)
+    task, outputs = Regression.of(y), random(3, 2)
+    assert (task.decode(outputs)[:, 1] == 3.25).all()
+    y[:, 1] += torch.arange(3.0)  # graphs of validation, where it is not constant
+    encoded = task.encode(y)[None]
+    score = StackedScore([task], y.device)(outputs[None], encoded, torch.ones(1, 3).bool())
+    assert score.item() == pytest.approx(task.score(outputs, y))
+    assert_close(task.encode(y)[:, 1], torch.arange(3.0, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
@@ -147,3 +163,43 @@ def test_a_batch_without_any_target_has_loss_zero_and_no_gradient():
     loss.backward()
     assert loss.item() == 0
     assert bool((outputs.grad == 0).all())
+
+
+def words(count: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return ["".join(rng.choice(list("abc"), rng.integers(1, 9))) for _ in range(count)]
+
+
+def test_a_linear_fit_finds_linear_functions_of_counts():
+    """Of vertices by label, and of edges by the labels of their ends."""
+    own = words(80)
+    graphs = collect([labelled_path(word) for word in own])
+    ends = [sum(set(pair) == set("ab") for pair in pairwise(word)) for word in own]
+    y = torch.tensor(
+        [[7 - 3 * w.count("a") + 2 * w.count("c"), 5 * n] for w, n in zip(own, ends, strict=True)],
+        dtype=torch.float64,
+    )
+    train = torch.arange(60)
+    fit = LinearFit.of(graphs, train, y)
+    assert fit.width == len(fit.weights[0])
+    assert_close(fit(graphs), y, atol=1e-4, rtol=0)
+    known = y.clone()
+    known[::3, 1] = NAN  # missing targets are left out; test graphs are not looked at
+    known[60:] = 1e6
+    assert_close(LinearFit.of(graphs, train, known)(graphs), y, atol=1e-4, rtol=0)
+
+
+def test_a_linear_fit_counts_a_graph_of_weight_two_twice():
+    graphs = collect([labelled_path(word) for word in words(30)])
+    y, twice = random(30, 1), torch.tensor([0, 3, 3, 5])
+    index = torch.cat([torch.arange(30), twice])
+    weight = torch.bincount(index).double()
+    double = LinearFit.of(graphs, index, y)(graphs)
+    weighted = LinearFit.of(graphs, torch.arange(30), y, weight)(graphs)
+    assert_close(weighted.mean(), double.mean(), atol=0.05, rtol=0)
+
+
+def test_a_linear_fit_of_few_or_equal_graphs_is_the_mean():
+    graphs = collect([labelled_path("ab")] * 5)
+    y = torch.tensor([[1.0], [2], [3], [4], [NAN]], dtype=torch.float64)
+    assert_close(LinearFit.of(graphs, torch.arange(5), y)(graphs), torch.full((5, 1), 2.5).double())
