@@ -69,6 +69,9 @@ def synthetic(
         int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
     ] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each training.")] = 150,
+    start: Annotated[
+        str, typer.Option(help="How networks start: hard, or as those of the paper's authors.")
+    ] = "hard",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -79,7 +82,9 @@ def synthetic(
 
     where = str(find_device(device))
     ready_folder(out)
-    config = study.StudyConfig(seeds=seeds, epochs=epochs)
+    if start not in study.STARTS:
+        raise ValueError(f"--start must be {' or '.join(study.STARTS)}; got {start!r}")
+    config = study.StudyConfig(seeds=seeds, epochs=epochs, start=start)
     graphs = distance_study(max_vertices=max_vertices)
     with lines(), hint_at_resuming(out), progress_bars() as progress:
         found = study.run(graphs, config, out, device=where, progress=progress)

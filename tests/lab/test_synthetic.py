@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 import pytest
 
 from softperm.data.graphs import as_graphs
+from softperm.data.vocabulary import Vocabulary
 from softperm.lab.studies import synthetic
 from softperm.lab.studies.synthetic import FOR_DISTANCES, StudyConfig
 
@@ -43,6 +45,15 @@ def test_joint_alignment_follows_distances_better_than_uniform_and_random_plans(
     assert joint.mean("mse") < uniform.mean("mse")
     random = json.loads((folder / "random.json").read_text())
     assert joint.mean("mse") < np.mean([run["mse"] for run in random["all"]["runs"]])
+
+
+def test_networks_start_with_hard_permutations_or_as_those_of_the_authors():
+    collection = Vocabulary.learn(GRAPHS).encode(GRAPHS)
+    for start, bound in (("hard", 200 / 8**0.5), ("authors", 1.0)):
+        config = replace(CONFIG, start=start)
+        methods = synthetic._Methods(collection, np.zeros((14, 14)), config, "cpu")
+        latent = methods.network(3, 0, 6).permutation.latent
+        assert bound / 2 < float(latent.detach().abs().max()) <= bound
 
 
 def test_finished_parts_are_not_repeated(found, monkeypatch):

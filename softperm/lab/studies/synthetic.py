@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +41,13 @@ FOR_DISTANCES = "π-GNN for distances"
 """Method name of networks that are trained for the distances themselves."""
 
 
+STARTS: dict[str, dict[str, Any]] = {
+    "hard": {"scaling": "log", "latent_scale": 200.0},
+    "authors": {"scaling": "raw", "latent_init": "uniform"},
+}
+"""Settings of networks at their start: hard permutations, or those of the paper's authors."""
+
+
 @dataclass(frozen=True)
 class StudyConfig:
     """Settings of the distance study.
@@ -52,8 +60,7 @@ class StudyConfig:
         distance_latent_vertices: values of P of networks trained for the distances themselves.
         distance_steps: optimiser steps of these networks.
         dustbin: whether vertices may stay unmatched.
-        scaling: scaling of degree and triangle counts.
-        latent_scale: initial scale of the latent vertices; see ``ModelConfig``.
+        start: how networks start; see ``STARTS``.
         hidden: size of hidden vertex vectors.
     """
 
@@ -64,8 +71,7 @@ class StudyConfig:
     distance_latent_vertices: tuple[int, ...] = (7, 9)
     distance_steps: int = 150
     dustbin: bool = False
-    scaling: str = "log"
-    latent_scale: float = 200.0
+    start: str = "hard"
     hidden: int = 128
 
 
@@ -328,9 +334,8 @@ class _Methods:
             latent_vertices=p,
             hidden=self.config.hidden,
             dustbin=self.config.dustbin,
-            scaling=self.config.scaling,
-            latent_scale=self.config.latent_scale,
             capacity=capacity,
+            **STARTS[self.config.start],
         )
         return build(config, seed)
 
