@@ -842,6 +842,8 @@ def _mark(rows, column, v, change, touched):
 
 HEAT_TOLERANCE = 1e-7  # about what float32 resolves
 _BLOCK = 64  # vertices whose walks are followed together, in vector registers
+_NARROW = 16  # the same in graphs of at least _LARGE vertices, whose distributions fill the cache
+_LARGE = 1 << 13
 
 
 def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V steps"]:
@@ -860,7 +862,9 @@ def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V 
         p_{2k-1}(v) = d_v \sum_u \frac{x_{k-1}(u) \, x_k(u)}{d_u}
 
     Distributions are kept where a walk can be by then, for blocks of vertices at once, and for one
-    vertex of each set of twins. Exact but for rounding in float64.
+    vertex of each set of twins. In a large graph whose walks reach less than half of it, vertices
+    are taken one by one: the work is then the number of edges within reach, summed over vertices.
+    Exact but for rounding in float64.
     """
     found = np.zeros((graphs.vertices, steps))
     twin = twins(graphs, smallest=_BLOCK)
@@ -914,24 +918,36 @@ def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
     """Return probabilities of a range of graphs, a block of vertices at a time."""
     begin, end = cuts[first], cuts[last]
     vertices = _most_vertices(ptr, begin, end)
-    now = np.zeros((vertices, _BLOCK))  # distributions, divided by degrees
-    after = np.zeros((vertices, _BLOCK))
+    space = np.zeros((2, vertices * _BLOCK))
+    distance = np.full(vertices, -1, dtype=np.int32)
     reached = np.zeros(vertices, dtype=np.bool_)
     order = np.empty(vertices, dtype=np.int32)  # vertices by their distance from the block
     block = np.empty(_BLOCK, dtype=np.int32)
     odd, even = np.empty(_BLOCK), np.empty(_BLOCK)  # returns after odd and even numbers of steps
     for graph in range(begin, end):
         low, high = ptr[graph], ptr[graph + 1]
-        rows = row_ptr[low : high + 1]
-        filled = 0
-        for v in range(high - low):
+        rows, size, filled, width = row_ptr[low : high + 1], high - low, 0, _BLOCK
+        for v in range(size):
             if twin[low + v] == low + v and rows[v + 1] > rows[v]:
+                if size >= _LARGE and not filled:
+                    width = _NARROW if _reaches_half(rows, column, v, found, distance, order) else 1
                 block[filled] = v
                 filled += 1
-            if filled == _BLOCK or (v == high - low - 1 and filled):
+            if filled == width or (v == size - 1 and filled):
+                now = space[0, : size * width].reshape(size, width)  # divided by degrees
+                after = space[1, : size * width].reshape(size, width)
                 scratch = now, after, reached, order, odd, even
                 _block_walks(rows, column, block[:filled], scratch, found[low:high])
                 filled = 0
+
+
+@inner
+def _reaches_half(rows, column, start, found, distance, order):
+    """Whether half of a walk from a vertex can be at every other vertex of the graph."""
+    reached = _distances(rows, column, start, (found.shape[1] + 1) // 2, distance, order)
+    for i in range(reached):
+        distance[order[i]] = -1
+    return 2 * reached >= rows.size - 1
 
 
 @kernel(fastmath={"contract"})

@@ -1,6 +1,7 @@
 """Structural features, held against NetworkX, dense algebra and renumbering."""
 
 import json
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -222,27 +223,60 @@ def test_walks_in_blocks_equal_the_dense_powers_of_a_larger_graph():
     np.testing.assert_allclose(found[:, 5], expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("time", [1, 4, 16])
-def test_the_heat_kernel_is_the_dense_exponential_within_its_tolerance(time):
+@pytest.mark.parametrize("hubs", [False, True])
+def test_walks_in_a_large_graph_equal_distributions_of_single_walks(hubs):
+    """With hubs half of a walk reaches most vertices, without them hardly any."""
+    count = features._LARGE
+    graph = nx.barabasi_albert_graph(count, 2, seed=0) if hubs else sparse_graph(count)
+    found = features.return_probabilities(Adjacency.of(*lay_out([graph])), 8)
+    step = nx.to_scipy_sparse_array(graph, nodelist=range(count), format="csr", dtype=float)
+    step /= np.maximum(step.sum(axis=1), 1)[:, None]
+    starts = np.random.default_rng(0).permutation(count)[:40]
+    walks = np.eye(count)[starts].T  # (V, 40)
+    for k in range(8):
+        walks = step.T @ walks
+        expected = walks[starts, np.arange(40)]
+        np.testing.assert_allclose(found[starts, k], expected, rtol=0, atol=1e-13)
+
+
+def test_walks_in_a_sparse_large_graph_cost_about_as_much_as_in_its_halves():
+    count = features._LARGE
+    halves = Adjacency.of(*lay_out([sparse_graph(count, seed) for seed in (0, 1)]))
+    whole = Adjacency.of(*lay_out([sparse_graph(2 * count)]))
+    features.return_probabilities(Adjacency.of(*lay_out([nx.path_graph(3)])), 8)  # compiles
+    seconds = {False: [], True: []}
+    for joined in (False, True) * 2:
+        start = time.process_time()
+        features.return_probabilities(whole if joined else halves, 8)
+        seconds[joined].append(time.process_time() - start)
+    assert min(seconds[True]) < 1.6 * min(seconds[False])  # blocks of any vertices: 2.5 to 3.3
+
+
+def sparse_graph(count: int, seed: int = 0) -> nx.Graph:
+    return nx.gnm_random_graph(count, 2 * count, seed=seed)
+
+
+@pytest.mark.parametrize("t", [1, 4, 16])
+def test_the_heat_kernel_is_the_dense_exponential_within_its_tolerance(t):
     graphs = many_kinds()
     expected = []
     for graph in graphs:
         a = nx.to_numpy_array(graph, nodelist=range(len(graph)))
         scale = 1 / np.sqrt(np.maximum(a.sum(1), 1))
         laplacian = np.eye(len(a)) - scale[:, None] * a * scale
-        expected.append(expm(-time * laplacian).diagonal() - np.exp(-time))
-    found = column(f"heat after {time}", graphs).double().numpy()
+        expected.append(expm(-t * laplacian).diagonal() - np.exp(-t))
+    found = column(f"heat after {t}", graphs).double().numpy()
     np.testing.assert_allclose(found, np.concatenate(expected), rtol=6e-8, atol=1.1e-7)
 
 
 def test_the_steps_of_the_heat_kernel_leave_out_less_than_the_tolerance():
     ones = np.ones((1, 400))  # a walk that is always back: the whole sum
-    for time in (1, 3, 16, 64):
-        steps = features.heat_steps(time)
-        complete = features.heat_kernel(ones, [time])
-        left_out = complete - features.heat_kernel(ones[:, :steps], [time])
+    for t in (1, 3, 16, 64):
+        steps = features.heat_steps(t)
+        complete = features.heat_kernel(ones, [t])
+        left_out = complete - features.heat_kernel(ones[:, :steps], [t])
         assert 0 <= left_out.item() <= 1.01 * features.HEAT_TOLERANCE
-        kept_less = features.heat_kernel(ones[:, : steps - 1], [time])
+        kept_less = features.heat_kernel(ones[:, : steps - 1], [t])
         assert (complete - kept_less).item() > features.HEAT_TOLERANCE
 
 
