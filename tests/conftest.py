@@ -2,11 +2,14 @@
 
 import gc
 import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import jaxtyping
 import pytest
+
+sys.modules["outdated"] = None  # type: ignore[assignment]  # ogb would ask the network for newer versions
 
 
 def find_data_root() -> Path | None:
