@@ -666,7 +666,8 @@ def as_labels(value: Any, field: str) -> Labels | None:
     array = _rectangular(value, field)
     if array.dtype.kind == "U" and array.ndim == 1:
         return array.tolist()
-    if array.dtype.kind not in "biu" or array.ndim not in (1, 2):
+    integers = array.dtype.kind in "biu" or not array.size  # an empty list becomes real numbers
+    if not integers or array.ndim not in (1, 2):
         raise ValueError(
             f"{field} is an array of {array.dtype} with {array.ndim} dimensions; expected integers "
             f"or strings for each {_owner(field)} (real numbers go in "

@@ -85,6 +85,7 @@ def build_app(answers: Answers, page: str, names: Sequence[str] = ()) -> Any:
         middleware=[Middleware(_CheckHost, names={"localhost", socket.gethostname(), *names})],
         exception_handlers={HTTPException: _refuse, Exception: _fail},
     )
+    app.router.redirect_slashes = False  # a redirect would repeat the host that the request names
     return _SecurityHeaders(app)  # outside of Starlette, whose answers to errors it adds headers to
 
 

@@ -338,3 +338,12 @@ def test_sparse_attributes_become_dense():
     edges = torch.tensor([[0, 1], [1, 0]])
     for x in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()):
         assert torch.equal(as_graph(Data(edge_index=edges, num_nodes=2, x=x)).x, torch.eye(2))
+
+
+@pytest.mark.parametrize("empty", [[], (), np.zeros(0), np.zeros((0, 2)), torch.zeros(0)])
+def test_a_graph_without_edges_may_have_empty_edge_labels_of_any_type(empty):
+    """An empty list becomes an array of real numbers, which labels otherwise may not be."""
+    known = {"edge_index": torch.zeros((2, 0), dtype=torch.int64), "num_nodes": 1, "label": ["a"]}
+    integers = torch.zeros(0, dtype=torch.int64)
+    expected = as_graph(Data(**known, edge_label=integers))
+    assert_same(as_graph(Data(**known, edge_label=empty)), expected)

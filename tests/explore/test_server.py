@@ -1,11 +1,13 @@
 """The server: the same answers as Python, refusals in one sentence, nothing that crashes it."""
 
 import http.client
+import itertools
 import json
 import random
 import socket
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -272,61 +274,109 @@ def test_a_refusal_says_what_is_wrong(address, endpoint, content, sentence):
     assert sentence in ask(address, endpoint, content, status=422)["error"]
 
 
-def odd_request(rng: random.Random) -> tuple[str, bytes]:
-    """A request that no sensible client sends, or one with a mistake in it."""
-    endpoint = rng.choice(list(ENDPOINTS))
+def odd_content(rng: random.Random) -> dict:
+    """Fields of every request, each with a value of any kind, or with a mistake in it."""
     good = node_link(labelled_path("".join(rng.choices("ab", k=rng.randint(1, 6)))))
     values = [
         None, True, -1, 1e308, 10**30, "", "/etc/passwd", "C1CC", "[Xx]", "c1ccc1", "\x00",
-        "𝒞" * 50, "<script>alert(1)</script>", "C" * 5000, [], {}, [[]],
+        "𝒞" * 50, "<script>alert(1)</script>", "C" * 5000, [], {}, [[]], "\ud800",
         {"position": rng.randint(-3, 40)}, {"position": "../../etc/passwd"}, {"smiles": 7},
         {"nodes": [], "links": []},
         {"nodes": [{"id": [1, [2]]}], "links": [{"source": 0, "target": {}}]},
         {"nodes": [{"id": 0, "label": ["a", "b"]}], "links": []},
         {"nodes": [{"id": 0, "x": "much"}], "links": []}, {**good, "directed": True},
-        {"nodes": good["nodes"], "links": [{"source": 0, "target": 99}]}, good, good,
+        {"nodes": [{"id": 0, "x": [1e300, 10**400]}], "links": []}, {**good, "multigraph": "yes"},
+        {"nodes": good["nodes"], "links": [{"source": 0, "target": 99}]},
+        {"nodes": good["nodes"], "links": [{"source": 0, "target": 0, "weight": 1e308}]},
+        {"nodes": dict.fromkeys("ab"), "links": "ab"}, {"nodes": [None], "links": [None]},
+        {"nodes": [{"id": k} for k in range(150)], "links": []}, good, good, good,
     ]  # fmt: skip
     several = [good] * rng.randint(1, 70)
-    content = {
+    return {
         "graphs": rng.choice([rng.choice(values), [rng.choice(values)], several]),
         "graph": rng.choice(values), "first": rng.choice(values), "second": rng.choice(values),
-        "k": rng.choice([1, 3, 0, -5, "3", 1e9, None]), "seconds": rng.choice([0, 1, -1, "x", 1e9]),
+        "k": rng.choice([1, 3, 0, -5, "3", 1e9, None, 2.5, 10**400, [1]]),
+        "seconds": rng.choice([0, 1, -1, "x", 1e9, 10**400, True]),
     }  # fmt: skip
-    body = json.dumps(content).encode()
+
+
+def odd_request(rng: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
+    """Method, path, body and headers that no sensible client sends, or with a mistake in them."""
+    body = json.dumps(odd_content(rng)).encode()
     damage = rng.random()
-    if damage < 0.1:
+    if damage < 0.05:
+        body = body.replace(b"1", rng.choice([b"NaN", b"-Infinity", b"1e999", b"0x1"]))
+    elif damage < 0.1:
         body = body[: rng.randrange(len(body))]
     elif damage < 0.15:
         body = bytes(rng.randrange(256) for _ in range(rng.randrange(300)))
     elif damage < 0.17:
-        body = b"[" * rng.randrange(100_000)
+        body = rng.choice([b"[", b'{"a":']) * rng.randrange(30_000)
     elif damage < 0.19:
-        body = b'{"graphs": "' + b"x" * 400_000 + b'"}'
-    return endpoint, body
+        body = b'{"graphs": "' + b"x" * rng.choice([400_000, 5_000_000]) + b'"}'
+    method, path = "POST", f"/api/{rng.choice(list(ENDPOINTS))}"
+    headers = {"Content-Type": "application/json"}
+    oddity = rng.random()
+    if oddity < 0.08:
+        method = rng.choice(["GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "ODD"])
+    elif oddity < 0.16:
+        path = rng.choice(
+            ["/api", "/api/", "/api/predict/", "/api/%00", "/api/../../etc/passwd", "//etc/passwd",
+             "/%2e%2e/%2e%2e/etc/passwd", "/api/predict?graphs=/etc/passwd", "/" + "x" * 5000,
+             "/api/predict%0d%0aX:1", "/static/main.js", "/openapi.json", "/"]
+        )  # fmt: skip
+    elif oddity < 0.24:
+        headers["Host"] = rng.choice(
+            ["evil.example", "", "localhost", "[::1", "[::1]:x", "127.0.0.1:99999", "a" * 3000,
+             "localhost:80@evil.example", "<script>alert(1)</script>"]
+        )  # fmt: skip
+    elif oddity < 0.3:
+        kinds = ["", "text/plain", "multipart/form-data", "application/json; charset=utf-16", ";"]
+        headers["Content-Type"] = rng.choice(kinds)
+    return method, path, body, headers
 
 
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
-def test_odd_requests_are_all_answered(count, address, answers):
-    requests = [odd_request(random.Random(seed)) for seed in range(count)]
+def test_odd_requests_are_all_answered_and_none_fails(count, address, answers):
+    """By a refusal in one sentence or an answer, 16 clients at once; never by status 500."""
 
-    def answer(request):
-        endpoint, body = request
+    def answer(seed):
+        method, path, body, headers = odd_request(random.Random(seed))
         try:
-            kind = {"Content-Type": "application/json"}
-            return send(address, "POST", f"/api/{endpoint}", body, **kind)
+            return send(address, method, path, body, **headers)
         except (BrokenPipeError, ConnectionResetError):  # refused before the whole body was sent
+            assert len(body) > answers.limits.body, (method, path, headers)
             return 413, {}, b'{"error": "too large"}'
 
     with ThreadPoolExecutor(16) as clients:
-        results = list(clients.map(answer, requests))
-    codes = {code for code, _, _ in results}
-    assert codes == {200, 400, 413, 422}
-    for code, _, text in results:
+        results = list(clients.map(answer, range(count)))
+    codes = Counter(code for code, _, _ in results)
+    assert set(codes) == {200, 400, 404, 405, 413, 415, 422}, codes
+    for code, headers, text in results:
         assert b"Traceback" not in text
         assert b"root:" not in text
-        assert code == 200 or set(json.loads(text)) == {"error"}
+        assert not headers or "content-security-policy" in {name.lower() for name in headers}
+        assert code == 200 or not text or set(json.loads(text)) == {"error"}
     test_predictions_are_those_of_the_estimator(address, answers)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_fifty_clients_at_once_each_get_the_answer_to_their_own_graph(address, answers):
+    words = ["".join(letters) for letters in itertools.product("ab", repeat=6)][:50]
+    graphs = [labelled_path(word) for word in words]
+    start = threading.Barrier(50)
+
+    def client(graph):
+        start.wait()
+        content = {"graphs": [node_link(graph)]}
+        return [ask(address, "predict", content)["predictions"][0] for _ in range(2)]
+
+    with ThreadPoolExecutor(50) as clients:
+        results = list(clients.map(client, graphs))
+    for rows, chances in zip(results, answers.estimator.predict_proba(graphs), strict=True):
+        named = dict(zip(answers.estimator.classes_.tolist(), chances, strict=True))
+        assert [row["probabilities"] for row in rows] == [pytest.approx(named)] * 2
 
 
 def test_the_page_predicts_explains_and_compares_graphs_of_ones_own(open_page, address, wait_until):

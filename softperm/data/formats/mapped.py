@@ -56,7 +56,7 @@ from softperm.data.formats.tables import (
 from softperm.data.molecules import bond_names, element_symbols, read_each, read_symbols
 from softperm.data.vocabulary import Label, Vocabulary
 from softperm.errors import GraphError
-from softperm.files import disk_errors, exclusive, workspace, write_atomically
+from softperm.files import appearing, disk_errors, exclusive, workspace, write_atomically
 from softperm.parallel import map_in_processes
 from softperm.progress import Report, silent
 from softperm.settings import STANDARD_FIELDS, FieldNames
@@ -165,9 +165,8 @@ class PartWorker:
         about |= {"targets": names, "kinds": kinds, "cells": shard.cells}
         about |= {"vocabulary": vocabulary.to_config(), "classes": shard.class_targets}
         content, beside = self.files(shard.number)
-        with content.with_suffix(".part").open("wb") as stream:
+        with appearing(content) as stream:  # a worker of a killed process may still write the same
             np.savez(stream, **arrays)  # type: ignore[arg-type]
-        os.replace(content.with_suffix(".part"), content)
         write_atomically(beside, json.dumps(about))
         return shard.number
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 import torch
 from samples import run_command
 
+from softperm.cli import run_folder
 from softperm.data.collection import Collection
 from softperm.data.formats import mapped
 from softperm.data.formats.mapped import MappedFile, prepare_file
@@ -166,6 +168,7 @@ def test_parts_of_a_killed_process_are_used(tmp_path, cache, monkeypatch):
 
 def test_train_from_mapped_arrays_gives_the_same_model(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "prepare_file", small_parts)
+    monkeypatch.setattr(run_folder, "_draw_some", lambda *_: 0)
     path = table(tmp_path / "m.csv", whole=COLUMNS["whole"])
     models = []
     for in_memory in (0, 1 << 40):
@@ -189,11 +192,13 @@ def test_preparation_survives_kills(tmp_path, cache):
         "print(prepare_file(Path(sys.argv[1]), rows=1000, processes=2).content)"
     )
     command = [sys.executable, "-c", code, str(path)]
-    for k in range(5):
+    for parts in (1, 20, 40):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        time.sleep(3 + k)
+        while process.poll() is None and len(list(cache.rglob("part-*.json"))) < parts:
+            time.sleep(0.01)
         process.kill()
-        process.wait()
+        assert process.wait() == -signal.SIGKILL, "it was killed before its end"
+        assert not [path for path in cache.rglob("file-*") if path.suffix == "" and path.is_dir()]
     resumed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     shutil.rmtree(cache)
     fresh = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
