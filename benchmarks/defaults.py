@@ -1,14 +1,15 @@
 """What the defaults of the estimators are worth, and what their alignment means.
 
-    python benchmarks/defaults.py forest    [--root DATA] [--out FILE] [NAME …]
-    python benchmarks/defaults.py imbalance [--root DATA] [--out FILE]
+    python benchmarks/defaults.py forest    [--root DATA] [--out FILE] [--fold K] [NAME …]
+    python benchmarks/defaults.py imbalance [--root DATA] [--out FILE] [--fold K]
     python benchmarks/defaults.py alignment [--root DATA] [--out FILE] [NAME …]
 
 ``forest`` compares ``PiGNNClassifier()`` with a random forest of 500 trees on counts of labels and
 degrees, by five-fold cross-validation. ``imbalance`` compares ``class_weight="balanced"`` with
 none on a part of Mutagenicity with nine graphs of one class for each of the other. ``alignment``
 compares matchings and distances that networks learnt with exact ones. Each result is one line of
-JSON; a run that was stopped goes on after the lines that FILE has.
+JSON; a run that was stopped goes on after the lines that FILE has. ``--fold`` measures one fold
+of the five, so that several processes can share the work.
 """
 
 from __future__ import annotations
@@ -50,13 +51,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--root", type=Path, default=os.environ.get("SOFTPERM_DATA"))
     parser.add_argument("--out", type=Path, help="file to which results are added")
-    options = parser.parse_args()
+    parser.add_argument("--fold", type=int, choices=range(FOLDS), help="only this fold")
+    options = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
     known = []
     if options.out is not None and options.out.exists():
         known = [json.loads(line) for line in options.out.read_text().splitlines()]
+    chosen = range(FOLDS) if options.fold is None else [options.fold]
     study = {"forest": against_forest, "imbalance": imbalance, "alignment": alignment}
-    for result in study[options.study](options.names, options.root, known):
+    for result in study[options.study](options.names, options.root, known, chosen):
         line = json.dumps({"study": options.study, **result})
         print(line, flush=True)
         if options.out is not None:
@@ -65,14 +68,17 @@ def main() -> None:
 
 
 def against_forest(
-    names: Sequence[str], root: Path | None, known: Sequence[dict[str, Any]]
+    names: Sequence[str],
+    root: Path | None,
+    known: Sequence[dict[str, Any]],
+    chosen: Sequence[int],
 ) -> Iterator[dict[str, Any]]:
     """The accuracy of both in each fold."""
     done = {(line["dataset"], line["fold"]) for line in known if line["study"] == "forest"}
     for name in names or NAMES:
         dataset = load_dataset(name, root)
         graphs, y = dataset.graphs(), dataset.y.numpy()
-        for fold, (train, test) in enumerate(folds(y)):
+        for fold, train, test in folds(y, chosen):
             if (name, fold) in done:
                 continue
             begin = time.perf_counter()
@@ -98,43 +104,52 @@ def forest_accuracy(dataset: Dataset, train: np.ndarray, test: np.ndarray) -> fl
     return task.score(forest.outputs(dataset.collection, held), dataset.y[held])
 
 
-def folds(y: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Stratified folds, the same for all."""
-    yield from StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(y, y)
+def folds(y: np.ndarray, chosen: Sequence[int]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Number, training and test graphs of the chosen stratified folds, the same for all."""
+    parts = StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(y, y)
+    yield from ((fold, train, test) for fold, (train, test) in enumerate(parts) if fold in chosen)
 
 
 def imbalance(
-    names: Sequence[str], root: Path | None, known: Sequence[dict[str, Any]]
+    names: Sequence[str],
+    root: Path | None,
+    known: Sequence[dict[str, Any]],
+    chosen: Sequence[int],
 ) -> Iterator[dict[str, Any]]:
     """Balanced accuracy with and without weights of classes, for each predictor."""
     dataset = load_dataset("Mutagenicity", root)
     y = dataset.y.numpy()
     rng = np.random.default_rng(0)
     common, rare = (rng.permutation(np.flatnonzero(y == label)) for label in (0, 1))
-    chosen = np.sort(np.concatenate([common, rare[: len(common) // 9]]))
-    graphs, y = dataset.graphs(), y[chosen]
-    graphs = [graphs[i] for i in chosen]
-    done = {(line["head"], line["class_weight"]) for line in known if line["study"] == "imbalance"}
+    kept = np.sort(np.concatenate([common, rare[: len(common) // 9]]))
+    graphs, y = dataset.graphs(), y[kept]
+    graphs = [graphs[i] for i in kept]
+    done = {
+        (line["head"], line["class_weight"], line["fold"])
+        for line in known
+        if line["study"] == "imbalance"
+    }
     for head in ("mlp+forest", "mlp"):
         for weight in (None, "balanced"):
-            if (head, weight) in done:
-                continue
-            scores, found = [], []
-            for train, test in folds(y):
+            for fold, train, test in folds(y, chosen):
+                if (head, weight, fold) in done:
+                    continue
                 model = PiGNNClassifier(head=head, class_weight=weight, progress=False)
                 model.fit([graphs[i] for i in train], y[train])
                 answers = model.predict([graphs[i] for i in test])
-                scores.append(balanced_accuracy_score(y[test], answers))
-                found.append(float((answers[y[test] == 1] == 1).mean()))
-            yield {
-                "head": head, "class_weight": weight, "graphs": np.bincount(y).tolist(),
-                "balanced_accuracy": float(np.mean(scores)), "recall_of_the_rare": found,
-                "per_fold": scores,
-            }  # fmt: skip
+                yield {
+                    "head": head, "class_weight": weight, "fold": fold,
+                    "graphs": np.bincount(y).tolist(),
+                    "balanced_accuracy": float(balanced_accuracy_score(y[test], answers)),
+                    "recall_of_the_rare": float((answers[y[test] == 1] == 1).mean()),
+                }  # fmt: skip
 
 
 def alignment(
-    names: Sequence[str], root: Path | None, known: Sequence[dict[str, Any]]
+    names: Sequence[str],
+    root: Path | None,
+    known: Sequence[dict[str, Any]],
+    chosen: Sequence[int],
 ) -> Iterator[dict[str, Any]]:
     """How well learnt matchings and distances follow exact ones, for pairs of one class."""
     for name in names or ("MUTAG", "IMDB-BINARY"):
