@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -85,6 +85,29 @@ class Collection:
     edge_weight: Float[Tensor, " E"] | None = None
     codes: bool = False
 
+    @classmethod
+    def from_counts(
+        cls,
+        sizes: Sequence[int] | np.ndarray,
+        edge_counts: Sequence[int] | np.ndarray,
+        edge_index: Int[Tensor, "2 E"],
+        **others: Any,
+    ) -> Collection:
+        """Graphs with degree and triangles as their structure.
+
+        Args:
+            sizes: number of vertices of each graph.
+            edge_counts: number of directed edges of each graph.
+            edge_index: see :class:`Collection`.
+            others: the other fields.
+        """
+        ptr, edge_ptr = (
+            torch.from_numpy(np.append(0, np.cumsum(counts, dtype=np.int64)))
+            for counts in (sizes, edge_counts)
+        )
+        graphs = cls(ptr, edge_ptr, edge_index, torch.empty(int(ptr[-1]), 0), **others)
+        return replace(graphs, structure=structural_features(graphs.edges, ptr))
+
     def __len__(self) -> int:
         return self.ptr.numel() - 1
 
@@ -99,6 +122,21 @@ class Collection:
     def sizes(self) -> Int[Tensor, " B"]:
         """Number of vertices of each graph."""
         return self.ptr.diff()
+
+    @property
+    def owner(self) -> Int[Tensor, " V"]:
+        """The graph of each vertex."""
+        return torch.repeat_interleave(self.ptr.diff())
+
+    @property
+    def edge_owner(self) -> Int[Tensor, " E"]:
+        """The graph of each directed edge."""
+        return torch.repeat_interleave(self.edge_ptr.diff())
+
+    @property
+    def edges(self) -> Int[Tensor, "2 E"]:
+        """Both ends of each directed edge, vertices numbered through the whole collection."""
+        return self.edge_index.long() + self.ptr[self.edge_owner]
 
     @property
     def attribute_size(self) -> int:
@@ -132,28 +170,26 @@ class Collection:
         """The collection of the chosen graphs, in the given order."""
         vertices, ptr = _spans(self.ptr, index.to(self.ptr.device), None)
         edges, edge_ptr = _spans(self.edge_ptr, index.to(self.ptr.device), None)
+        return replace(self, ptr=ptr, edge_ptr=edge_ptr, **self._rows(vertices, edges))
+
+    def _rows(self, vertices: Tensor | slice, edges: Tensor | slice) -> dict[str, Any]:
+        """The fields of the given vertices and edges, by name."""
         rows = {
             name: value[edges if name.startswith("edge") else vertices]
             for name in ("structure", "label", "x", "edge_label", "edge_attr", "edge_weight")
             if (value := getattr(self, name)) is not None
         }
-        return replace(
-            self, ptr=ptr, edge_ptr=edge_ptr, edge_index=self.edge_index[:, edges], **rows
-        )
+        return {"edge_index": self.edge_index[:, edges], **rows}
 
-    def spans(self, vertices: int | None = None) -> Iterator[tuple[int, int, Collection]]:
-        """Consecutive graphs of at most so many vertices, or one larger graph, without copying.
-
-        Args:
-            vertices: about a million by default.
+    def spans(self) -> Iterator[tuple[int, int, Collection]]:
+        """Consecutive graphs of about a million vertices, or one larger graph, without copying.
 
         Yields:
             The first graph, the one after the last, and the collection of these.
         """
-        vertices = SPAN_VERTICES if vertices is None else vertices
         first, count = 0, len(self)
         while first < count:
-            end = int(torch.searchsorted(self.ptr, self.ptr[first] + vertices, right=True)) - 1
+            end = int(torch.searchsorted(self.ptr, self.ptr[first] + SPAN_VERTICES, right=True)) - 1
             last = max(first + 1, min(end, count))
             yield first, last, self.span(first, last)
             first = last
@@ -161,17 +197,11 @@ class Collection:
     def span(self, first: int, last: int) -> Collection:
         """The graphs from ``first`` to before ``last``; its arrays are views."""
         v, e = (slice(*ptr[[first, last]].tolist()) for ptr in (self.ptr, self.edge_ptr))
-        rows = {
-            name: value[e if name.startswith("edge") else v]
-            for name in ("structure", "label", "x", "edge_label", "edge_attr", "edge_weight")
-            if (value := getattr(self, name)) is not None
-        }
         return replace(
             self,
             ptr=self.ptr[first : last + 1] - self.ptr[first],
             edge_ptr=self.edge_ptr[first : last + 1] - self.edge_ptr[first],
-            edge_index=self.edge_index[:, e],
-            **rows,
+            **self._rows(v, e),
         )
 
     def map_vertices(

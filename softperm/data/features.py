@@ -133,8 +133,7 @@ class VertexFeatures:
         return graphs if self.colours is None else self.colours.extend(graphs)
 
     def _structure(self, graphs: Collection) -> Float[Tensor, "V S"]:
-        shift = torch.repeat_interleave(graphs.ptr[:-1], graphs.edge_ptr.diff())
-        return structural_features(graphs.edge_index.long() + shift, graphs.ptr, self.settings)
+        return structural_features(graphs.edges, graphs.ptr, self.settings)
 
 
 # Neighbour lists of a whole collection, checked once, and threads over its graphs.
@@ -1104,7 +1103,7 @@ class ColourVocabulary:
         for part in collection.split(index.cpu().unique(), SPAN_VERTICES):
             some = collection.select(part)
             found = collection_colours(some, rounds, degree)
-            owner = np.repeat(np.arange(len(some)), some.sizes.cpu().numpy())
+            owner = some.owner.cpu().numpy()
             for of, c in zip(counts, columns, strict=True):
                 of.append(_count_graphs(found[:, c], owner))
         known = [_common(of, size, min_graphs) for of in counts]
@@ -1188,10 +1187,10 @@ def colour_counts(collection: Collection, vocabulary: ColourVocabulary) -> scipy
     """
     codes = vocabulary.encode(collection).numpy()  # (V, R)
     first = np.cumsum([0, *vocabulary.sizes])
-    graph = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())  # (V,)
     known = codes >= 0
     place = (codes + first[:-1])[known].astype(np.int32)  # scikit-learn takes no wider indices
-    owner = np.broadcast_to(graph[:, None], codes.shape)[known].astype(np.int32)
+    graph = collection.owner.cpu().numpy()[:, None]  # (V, 1)
+    owner = np.broadcast_to(graph, codes.shape)[known].astype(np.int32)
     ones = np.ones(len(place), dtype=np.float32)
     shape = (len(collection), int(first[-1]))
     return scipy.sparse.coo_array((ones, (owner, place)), shape).tocsr()
@@ -1201,8 +1200,7 @@ def collection_colours(
     collection: Collection, rounds: int, degree: bool = False
 ) -> Int[np.ndarray, "V rounds1"]:
     """Colours of a collection's vertices, from its labels and edge labels where it has some."""
-    shift = torch.repeat_interleave(collection.ptr[:-1], collection.edge_ptr.diff())
-    graphs = Adjacency.of(collection.edge_index.long() + shift, collection.ptr)
+    graphs = Adjacency.of(collection.edges, collection.ptr)
     labels = (collection.label, collection.edge_label)
     label, edge_label = (None if t is None else t.cpu().long().numpy() for t in labels)
     return wl_colours(graphs, rounds, label=label, edge_label=edge_label, degree=degree)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from softperm.data.canonical import check_same_fields, count_edges, describe_field, has_rows, width
 from softperm.data.collection import Collection
-from softperm.data.features import structural_features
 from softperm.data.molecules import Molecules, bond_names, element_symbols
 from softperm.errors import GraphError, GraphWarning
 from softperm.pyg import Data
@@ -83,24 +83,12 @@ class Vocabulary:
             GraphError: a graph has other fields, or fields of other sizes, than in training.
         """
         self.check(graphs)
-        sizes = torch.tensor([graph.num_nodes for graph in graphs])
-        edge_sizes = torch.tensor([count_edges(graph) for graph in graphs])
-        ptr, edge_ptr = _ptr(sizes), _ptr(edge_sizes)
-        edge_index = torch.cat([graph["edge_index"] for graph in graphs], dim=1)  # (2, E)
-        shift = torch.repeat_interleave(ptr[:-1], edge_sizes)  # (E,)
         label = _encode(graphs, "label", self.labels)
         edge_label = _encode(graphs, "edge_label", self.edge_labels)
-        unseen = [
-            _unseen(label, ptr, partial(_values, graphs, "label")),
-            _unseen(edge_label, edge_ptr, partial(_values, graphs, "edge_label")),
-        ]
-        if any(labels.rows for labels in unseen):
-            _warn_unseen(*unseen)
-        return Collection(
-            ptr=ptr,
-            edge_ptr=edge_ptr,
-            edge_index=edge_index,
-            structure=structural_features(edge_index + shift, ptr),
+        collection = Collection.from_counts(
+            [graph.num_nodes or 0 for graph in graphs],
+            [count_edges(graph) for graph in graphs],
+            torch.cat([graph["edge_index"] for graph in graphs], dim=1),  # (2, E)
             label=label,
             label_sizes=tuple(map(len, self.labels)),
             x=_stack(graphs, "x", self.x_size),
@@ -109,6 +97,11 @@ class Vocabulary:
             edge_attr=_stack(graphs, "edge_attr", self.edge_attr_size),
             edge_weight=_weights(graphs) if self.weighted else None,
         )
+        _warn_unseen(
+            _unseen(label, collection.ptr, partial(_values, graphs, "label")),
+            _unseen(edge_label, collection.edge_ptr, partial(_values, graphs, "edge_label")),
+        )
+        return collection
 
     @property
     def of_symbols(self) -> bool:
@@ -124,64 +117,27 @@ class Vocabulary:
 
         The result is that of the molecules' graphs, without a Python object for each of them.
         """
-        ptr, edge_ptr = (
-            _ptr(torch.from_numpy(counts)) for counts in (molecules.sizes, molecules.edge_counts)
-        )
-        edge_index = torch.from_numpy(molecules.edge_index).long()
-        codes, unseen = [], []
-        for column, numbers, names, starts in (
-            (self.labels[0], molecules.atom, element_symbols(), ptr),
-            (self.edge_labels[0], molecules.bond, bond_names(), edge_ptr),
-        ):
-            code_of = {value: code for code, value in enumerate(column)}
-            table = torch.tensor([code_of.get(name, -1) for name in names])
-            symbols = np.array(names)[numbers[:, 0]]
-            codes.append(table[torch.from_numpy(numbers).long()])  # (V, 1)
-            unseen.append(_unseen(codes[-1], starts, lambda c, symbols=symbols: symbols))
-        if any(labels.rows for labels in unseen):
-            _warn_unseen(*unseen)
-        shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff())
-        return Collection(
-            ptr=ptr,
-            edge_ptr=edge_ptr,
-            edge_index=edge_index,
-            structure=structural_features(edge_index + shift, ptr),
-            label=codes[0],
-            label_sizes=(len(self.labels[0]),),
-            edge_label=codes[1],
-            edge_label_sizes=(len(self.edge_labels[0]),),
-        )
+        symbols = Vocabulary((element_symbols(),), (bond_names(),))
+        sizes = tuple((len(names),) for names in (element_symbols(), bond_names()))
+        return self.recode(molecule_collection(molecules, *sizes), symbols)
 
     def recode(self, graphs: Collection, other: Vocabulary) -> Collection:
         """Graphs that another vocabulary of the same fields encoded, with the codes of this one.
 
         A label outside this vocabulary gets code −1, with one warning for all graphs.
         """
-        labels, unseen = {}, []
-        for name, ours, theirs, ptr in (
-            ("label", self.labels, other.labels, graphs.ptr),
-            ("edge_label", self.edge_labels, other.edge_labels, graphs.edge_ptr),
-        ):
-            codes = getattr(graphs, name)
-            if codes is None or ours == theirs:
-                continue
-            columns, kind = [], codes.dtype
-            for column, own, known in zip(codes.T, ours, theirs, strict=True):
-                code_of = {value: code for code, value in enumerate(own)}
-                table = torch.tensor([code_of.get(value, -1) for value in known], dtype=kind)
-                columns.append(table[column.long()])
-            labels[name] = torch.stack(columns, dim=1)
-            names = [np.array(known, dtype=object) for known in theirs]
-            unseen.append(_unseen(labels[name], ptr, lambda c, n=names, k=codes: [*n[c][k[:, c]]]))
-            if name == "label":
-                labels["label_sizes"] = tuple(map(len, ours))
-            else:
-                unseen = [*([_Unseen()] if len(unseen) == 1 else []), *unseen]
-                labels["edge_label_sizes"] = tuple(map(len, ours))
-        unseen = [*unseen, _Unseen(), _Unseen()][:2]
-        if any(each.rows for each in unseen):
-            _warn_unseen(*unseen)
-        return replace(graphs, **labels)
+        label, unseen = _recode(graphs.label, other.labels, self.labels, graphs.ptr)
+        edge_label, unseen_edges = _recode(
+            graphs.edge_label, other.edge_labels, self.edge_labels, graphs.edge_ptr
+        )
+        _warn_unseen(unseen, unseen_edges)
+        return replace(
+            graphs,
+            label=label,
+            label_sizes=tuple(map(len, self.labels)),
+            edge_label=edge_label,
+            edge_label_sizes=tuple(map(len, self.edge_labels)),
+        )
 
     def to_config(self) -> dict[str, Any]:
         """The vocabulary as plain values that survive JSON unchanged."""
@@ -273,8 +229,25 @@ def _check_columns(key: str, columns: Any) -> None:
         )
 
 
-def _ptr(sizes: Tensor) -> Tensor:
-    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+def molecule_collection(
+    molecules: Molecules, atom_sizes: tuple[int, ...], bond_sizes: tuple[int, ...]
+) -> Collection:
+    """A collection of molecules whose labels are the codes of atoms and bonds.
+
+    Args:
+        molecules: the molecules.
+        atom_sizes: number of codes of each feature of an atom.
+        bond_sizes: number of codes of each feature of a bond.
+    """
+    return Collection.from_counts(
+        molecules.sizes,
+        molecules.edge_counts,
+        torch.from_numpy(molecules.edge_index).long(),
+        label=torch.from_numpy(molecules.atom).long(),
+        label_sizes=atom_sizes,
+        edge_label=torch.from_numpy(molecules.bond).long(),
+        edge_label_sizes=bond_sizes,
+    )
 
 
 def _seen(graphs: Sequence[Data], field: str) -> tuple[tuple[Label, ...], ...]:
@@ -312,15 +285,38 @@ def _encode(
         return None
     codes = []
     for c, known in enumerate(columns):
-        code_of = {value: code for code, value in enumerate(known)}
         values = _values(graphs, field, c)
         if isinstance(values, list):
-            codes.append(torch.tensor([code_of.get(value, -1) for value in values]).long())
+            codes.append(codes_of(values, known))
             continue
         distinct, inverse = np.unique(values, return_inverse=True)
-        table = np.array([code_of.get(value, -1) for value in distinct.tolist()], dtype=np.int64)
-        codes.append(torch.from_numpy(table[inverse]))
+        codes.append(codes_of(distinct.tolist(), known)[torch.from_numpy(inverse)])
     return torch.stack(codes, dim=1)  # (V, L)
+
+
+def codes_of(values: Sequence[Label], known: Sequence[Label]) -> Int[Tensor, " K"]:
+    """The position of each value among the known labels; −1 for other values."""
+    code_of = {value: code for code, value in enumerate(known)}
+    return torch.tensor([code_of.get(value, -1) for value in values], dtype=torch.long)
+
+
+def _recode(
+    codes: Tensor | None,
+    before: tuple[tuple[Label, ...], ...],
+    after: tuple[tuple[Label, ...], ...],
+    ptr: Tensor,
+) -> tuple[Tensor | None, _Unseen]:
+    """Codes of labels by another vocabulary, and the labels that it does not have."""
+    if codes is None or before == after:
+        return codes, _Unseen()
+    kind = codes.dtype if max(map(len, after)) <= torch.iinfo(codes.dtype).max else torch.long
+    recoded = [
+        codes_of(known, wanted).to(kind)[column.long()]
+        for column, known, wanted in zip(codes.T, before, after, strict=True)
+    ]
+    table = torch.stack(recoded, dim=1)  # (V, L)
+    names = [np.array(known, dtype=object) for known in before]
+    return table, _unseen(table, ptr, lambda c: [*names[c][codes[:, c].numpy()]])
 
 
 def _stack(graphs: Sequence[Data], field: str, size: int) -> Tensor | None:
@@ -402,6 +398,8 @@ class UnseenLabels(GraphWarning):
 
 
 def _warn_unseen(vertices: _Unseen, edges: _Unseen) -> None:
-    """Warn once about all labels that did not occur in training."""
+    """Warn once about all labels that did not occur in training, if there are any."""
+    if not vertices.rows and not edges.rows:
+        return
     graphs, labels = sorted(vertices.graphs | edges.graphs), vertices.labels + edges.labels
     warnings.warn(UnseenLabels(graphs, vertices.rows, edges.rows // 2, labels), stacklevel=3)

@@ -157,10 +157,9 @@ class Sketch:
 
 def sketch_families(graphs: Collection, size: int) -> list[Float[np.ndarray, "B S"]]:
     """The hashed counts of each of :data:`FAMILIES`."""
-    owner = np.repeat(np.arange(len(graphs)), graphs.sizes.numpy())  # (V,)
-    edge_owner = np.repeat(np.arange(len(graphs)), graphs.edge_ptr.diff().numpy())  # (E,)
+    owner, edge_owner = graphs.owner.numpy(), graphs.edge_owner.numpy()
     colours = collection_colours(graphs, ROUNDS)  # (V, rounds + 1)
-    source, target = graphs.edge_index.long().numpy() + graphs.ptr.numpy()[edge_owner]
+    source, target = graphs.edges.numpy()
     columns = [colours[source, 0], colours[target, 0]]
     if graphs.edge_label is not None:
         columns += list(graphs.edge_label.long().numpy().T)
@@ -387,11 +386,10 @@ def sample_graphs(collection: Collection, count: int, seed: int) -> Int[Tensor, 
 
 def _counts(collection: Collection) -> Float[np.ndarray, "B K"]:
     """Numbers of vertices of each label, and sums of structural features, of each graph."""
-    owner = torch.repeat_interleave(torch.arange(len(collection)), collection.sizes)
     columns = [torch.log1p(collection.structure.double())]
     for c, size in enumerate(collection.label_sizes):
         assert collection.label is not None
         columns.append(torch.eye(size + 1, dtype=torch.float64)[collection.label[:, c].long()])
-    rows = torch.cat([torch.ones(len(owner), 1, dtype=torch.float64), *columns], 1)
+    rows = torch.cat([torch.ones(len(columns[0]), 1, dtype=torch.float64), *columns], 1)
     sums = torch.zeros(len(collection), rows.shape[1], dtype=torch.float64)
-    return sums.index_add(0, owner, rows).numpy()
+    return sums.index_add(0, collection.owner, rows).numpy()

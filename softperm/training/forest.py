@@ -20,7 +20,14 @@ from softperm.data.collection import Collection, spacious
 from softperm.data.features import ColourVocabulary, colour_counts
 from softperm.jit import kernel
 from softperm.parallel import cores, over_ranges
-from softperm.training.tasks import Classification, MultiLabel, Regression, Task, mean_prediction
+from softperm.training.tasks import (
+    Classification,
+    MultiLabel,
+    Regression,
+    Task,
+    code_counts,
+    mean_prediction,
+)
 
 if TYPE_CHECKING:
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
@@ -669,8 +676,8 @@ def quantiles(
 
 def largest_degree(graphs: Collection, index: Int[Tensor, " b"]) -> int:
     """The largest degree of the chosen graphs, at most ``MOST_DEGREES``."""
-    chosen = np.isin(_owners(graphs), index.cpu().numpy())
-    return min(int(_degrees(graphs)[chosen].max(initial=0)), MOST_DEGREES)
+    degrees = _degrees(graphs.select(index))
+    return min(int(degrees.max()), MOST_DEGREES) if len(degrees) else 0
 
 
 def count_table(graphs: Collection, most_degree: int) -> Float[np.ndarray, "B columns"]:
@@ -680,21 +687,17 @@ def count_table(graphs: Collection, most_degree: int) -> Float[np.ndarray, "B co
         graphs: the collection.
         most_degree: largest degree that is counted by itself.
     """
-    owners, count = _owners(graphs), len(graphs)
-    edge_owners = np.repeat(np.arange(count), graphs.edge_ptr.diff().cpu().numpy())
-    sizes = np.bincount(owners, minlength=count)
-    edges = np.bincount(edge_owners, minlength=count) / 2
-    degrees = np.minimum(_degrees(graphs), most_degree)
-    columns = [sizes[:, None], edges[:, None], _histogram(owners, degrees, count, most_degree + 1)]
-    for labels, sizes_of, owner in (
-        (graphs.label, graphs.label_sizes, owners),
-        (graphs.edge_label, graphs.edge_label_sizes, edge_owners),
+    sizes, edges = graphs.sizes.cpu().numpy(), graphs.edge_ptr.diff().cpu().numpy() / 2
+    degrees = _degrees(graphs).clamp(max=most_degree)[:, None]
+    columns = [sizes[:, None], edges[:, None]]
+    for codes, owner, sizes_of in (
+        (degrees, graphs.owner, (most_degree + 1,)),
+        (graphs.label, graphs.owner, graphs.label_sizes),
+        (graphs.edge_label, graphs.edge_owner, graphs.edge_label_sizes),
     ):
-        if labels is not None:
-            codes = labels.cpu().numpy()
-            columns += [
-                _histogram(owner, codes[:, c], count, size) for c, size in enumerate(sizes_of)
-            ]
+        for c, size in enumerate(sizes_of if codes is not None else ()):
+            counts = code_counts(owner, codes[:, c].long(), len(graphs), size)  # (B, size)
+            columns.append(counts.cpu().numpy())
     for values, offsets in ((graphs.x, graphs.ptr), (graphs.edge_attr, graphs.edge_ptr)):
         if values is not None:
             ptr = offsets.cpu().numpy()
@@ -702,22 +705,6 @@ def count_table(graphs: Collection, most_degree: int) -> Float[np.ndarray, "B co
     return np.concatenate(columns, axis=1)
 
 
-def _owners(graphs: Collection) -> Int[np.ndarray, " V"]:
-    """The graph of each vertex."""
-    return np.repeat(np.arange(len(graphs)), graphs.sizes.cpu().numpy())
-
-
-def _degrees(graphs: Collection) -> Int[np.ndarray, " V"]:
+def _degrees(graphs: Collection) -> Int[Tensor, " V"]:
     """Number of edges from each vertex."""
-    starts = torch.repeat_interleave(graphs.ptr[:-1], graphs.edge_ptr.diff())
-    sources = (graphs.edge_index[0].long() + starts).cpu()
-    return torch.bincount(sources, minlength=int(graphs.ptr[-1])).numpy()
-
-
-def _histogram(
-    owner: Int[np.ndarray, " V"], codes: Int[np.ndarray, " V"], count: int, size: int
-) -> Float[np.ndarray, "B K"]:
-    """How often each code from 0 to ``size`` − 1 occurs in each graph; code −1 is not counted."""
-    known = codes >= 0
-    places = owner[known] * size + codes[known]
-    return np.bincount(places, minlength=count * size).reshape(count, size).astype(float)
+    return torch.bincount(graphs.edges[0], minlength=int(graphs.ptr[-1]))

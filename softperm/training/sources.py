@@ -20,11 +20,10 @@ from softperm.data.datasets import Dataset, load_dataset
 from softperm.data.datasets.catalogue import catalogue_spelling
 from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.data.datasets.splits import Split
-from softperm.data.features import structural_features
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.mapped import MappedFile, input_size, is_piecewise, prepare_file
 from softperm.data.formats.tables import as_number
-from softperm.data.vocabulary import Label, Vocabulary
+from softperm.data.vocabulary import Label, Vocabulary, molecule_collection
 from softperm.errors import GraphError
 from softperm.progress import Report, silent
 from softperm.settings import STANDARD_FIELDS, FieldNames
@@ -352,40 +351,7 @@ def encode_dataset(
                 f"{theirs}; predict for graphs with the same fields as in training"
             )
     weight = torch.ones(graphs.edge_index.shape[1]) if vocabulary.weighted else None
-    label = _recode(graphs.label, own.labels, vocabulary.labels)
-    edge_label = _recode(graphs.edge_label, own.edge_labels, vocabulary.edge_labels)
-    unseen = [
-        0 if codes is None else int((codes < 0).any(1).sum()) for codes in (label, edge_label)
-    ]
-    if any(unseen):
-        warnings.warn(
-            f"{unseen[0]} vertices and {unseen[1] // 2} edges of {dataset.name} have labels that "
-            "training did not see; these count as no label",
-            stacklevel=2,
-        )
-    return dataset, replace(
-        graphs,
-        label=label,
-        label_sizes=tuple(map(len, vocabulary.labels)),
-        edge_label=edge_label,
-        edge_label_sizes=tuple(map(len, vocabulary.edge_labels)),
-        edge_weight=weight,
-    )
-
-
-def _recode(
-    codes: Tensor | None,
-    own: tuple[tuple[Label, ...], ...],
-    wanted: tuple[tuple[Label, ...], ...],
-) -> Tensor | None:
-    """Codes of labels by another vocabulary; −1 for labels outside it."""
-    if codes is None or own == wanted:
-        return codes
-    columns = []
-    for column, ours, theirs in zip(codes.long().T, own, wanted, strict=True):
-        code_of = {value: code for code, value in enumerate(theirs)}
-        columns.append(torch.tensor([code_of.get(value, -1) for value in ours])[column])
-    return torch.stack(columns, dim=1)
+    return dataset, replace(vocabulary.recode(graphs, own), edge_weight=weight)
 
 
 def reads_smiles(estimator: Any) -> bool:
@@ -419,23 +385,9 @@ def encode_smiles(
     molecules, problems = read_each(smiles, read)
     if molecules is None:
         return None, problems
-    ptr, edge_ptr = (
-        torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
-        for counts in (molecules.sizes, molecules.edge_counts)
-    )
-    edges = torch.from_numpy(molecules.edge_index).long()
-    shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff())
-    collection = Collection(
-        ptr=ptr,
-        edge_ptr=edge_ptr,
-        edge_index=edges,
-        structure=structural_features(edges + shift, ptr),
-        label=torch.from_numpy(molecules.atom).long(),
-        label_sizes=tuple(map(len, encoding.atom_features.values())),
-        edge_label=torch.from_numpy(molecules.bond).long(),
-        edge_label_sizes=tuple(map(len, encoding.bond_features.values())),
-    )
-    return collection, problems
+    features = (encoding.atom_features, encoding.bond_features)
+    sizes = (tuple(map(len, names.values())) for names in features)
+    return molecule_collection(molecules, *sizes), problems
 
 
 def check_task(task: str) -> None:

@@ -419,34 +419,34 @@ def _count(
     Unseen labels do not count.
     """
     columns = []
-    for codes, ptr, own in (
-        (graphs.label, graphs.ptr, sizes),
-        (graphs.edge_label, graphs.edge_ptr, edge_sizes),
+    for codes, ptr, owner, own in (
+        (graphs.label, graphs.ptr, graphs.owner, sizes),
+        (graphs.edge_label, graphs.edge_ptr, graphs.edge_owner, edge_sizes),
     ):
-        lengths = ptr.diff().cpu()
-        columns.append(lengths[:, None])
-        owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        columns.append(ptr.diff()[:, None])
         for c, size in enumerate(own):
             assert codes is not None
-            code = codes[:, c].cpu().long()
-            known = code >= 0
-            place = owner[known] * size + code[known]
-            columns.append(torch.bincount(place, minlength=len(lengths) * size).view(-1, size))
+            columns.append(code_counts(owner, codes[:, c].long(), len(graphs), size))
     if kinds := _kinds(sizes, edge_sizes):
         assert graphs.label is not None
-        lengths = graphs.edge_ptr.diff().cpu()
-        owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        ends = graphs.edge_index.cpu().long() + graphs.ptr[:-1].cpu()[owner]  # (2, E)
-        first, second = graphs.label[:, 0].cpu().long()[ends].sort(dim=0).values
+        first, second = graphs.label[:, 0].long()[graphs.edges].sort(dim=0).values
         code = first * sizes[0] + second
         if edge_sizes:
             assert graphs.edge_label is not None
-            bond = graphs.edge_label[:, 0].cpu().long()
+            bond = graphs.edge_label[:, 0].long()
             code, first = code * edge_sizes[0] + bond, torch.minimum(first, bond)
-        known = first >= 0
-        place = owner[known] * kinds + code[known]
-        columns.append(torch.bincount(place, minlength=len(lengths) * kinds).view(-1, kinds))
-    return torch.cat(columns, dim=1).double()
+        code = torch.where(first >= 0, code, -1)
+        columns.append(code_counts(graphs.edge_owner, code, len(graphs), kinds))
+    return torch.cat(columns, dim=1).double().cpu()
+
+
+def code_counts(
+    owner: Int[Tensor, " V"], codes: Int[Tensor, " V"], graphs: int, size: int
+) -> Int[Tensor, "B K"]:
+    """How often each code from 0 to ``size`` − 1 occurs in each graph; code −1 is not counted."""
+    known = codes >= 0
+    places = owner[known] * size + codes[known]
+    return torch.bincount(places, minlength=graphs * size).view(graphs, size)
 
 
 def _kinds(sizes: Sequence[int], edge_sizes: Sequence[int]) -> int:

@@ -458,11 +458,11 @@ def prepare(recipe: Recipe, store: Store, progress: Report = silent) -> Prepared
         target = folder / f"{name}{recipe.versions()}"
     except PackageNotFoundError:
         return _prepared_elsewhere(store, name, recipe)
-    prepared = _open_if_complete(target)
+    prepared = open_if_complete(target)
     if prepared is not None:
         return prepared
     with disk_errors(target), exclusive(target):
-        prepared = _open_if_complete(target)
+        prepared = open_if_complete(target)
         if prepared is not None:
             return prepared
         remove_abandoned(target.parent)
@@ -486,12 +486,11 @@ def codes_type(sizes: tuple[int, ...]) -> type[np.signedinteger]:
     return next(k for k in kinds if max(sizes, default=0) - 1 <= np.iinfo(k).max)
 
 
-def _open_if_complete(target: Path) -> Prepared | None:
-    if not target.exists():
-        return None
+def open_if_complete(target: Path) -> Prepared | None:
+    """Maps a prepared folder; None if there is none, or if it was damaged since it was written."""
     try:
-        return open_prepared(target)
-    except ValueError:  # damaged since it was written: prepare it again
+        return open_prepared(target) if target.exists() else None
+    except ValueError:
         return None
 
 
@@ -532,7 +531,7 @@ def prepared_folders(store: Store, name: str) -> list[Path]:
 def _prepared_elsewhere(store: Store, name: str, recipe: Recipe) -> Prepared:
     """A dataset that was prepared on a machine with the needed libraries."""
     for folder in reversed(prepared_folders(store, name)):
-        prepared = _open_if_complete(folder)
+        prepared = open_if_complete(folder)
         if prepared is not None:
             return prepared
     raise ImportError(

@@ -39,6 +39,7 @@ from softperm.data.datasets.prepared import (
     Prepared,
     Schema,
     codes_type,
+    open_if_complete,
     open_prepared,
 )
 from softperm.data.datasets.store import file_digest, open_store
@@ -54,7 +55,7 @@ from softperm.data.formats.tables import (
     parse_cells,
 )
 from softperm.data.molecules import bond_names, element_symbols, read_each, read_symbols
-from softperm.data.vocabulary import Label, Vocabulary
+from softperm.data.vocabulary import Label, Vocabulary, codes_of
 from softperm.errors import GraphError
 from softperm.files import appearing, disk_errors, exclusive, workspace, write_atomically
 from softperm.parallel import map_in_processes
@@ -374,7 +375,7 @@ def prepare_file(
         fields,
     )
     with disk_errors(folder), exclusive(folder):
-        prepared = _complete(folder)
+        prepared = open_if_complete(folder)
         if prepared is None:
             worker.folder.mkdir(parents=True, exist_ok=True)
             count = _write_parts(worker, open_shards, strict, progress, processes)
@@ -427,13 +428,6 @@ def _write_parts(
 
 def _about(worker: PartWorker, number: int) -> dict[str, Any]:
     return json.loads(worker.files(number)[1].read_text(encoding="utf-8"))
-
-
-def _complete(folder: Path) -> Prepared | None:
-    try:
-        return open_prepared(folder) if folder.exists() else None
-    except ValueError:  # damaged since it was written: prepare it again
-        return None
 
 
 def _join(worker: PartWorker, numbers: range, path: str, folder: Path) -> None:
@@ -567,9 +561,7 @@ def _append(
             codes = part[name] if theirs else np.zeros((0, len(ours)), np.int64)
             columns = []
             for c, (column, known) in enumerate(zip(ours, theirs or ours, strict=True)):
-                code_of = {value: code for code, value in enumerate(column)}
-                table = np.array([code_of[value] for value in known], dtype=np.int64)
-                columns.append(table[codes[:, c]].astype(kind))
+                columns.append(codes_of(known, column).numpy()[codes[:, c]].astype(kind))
             writer.append(name, np.stack(columns, axis=1))
     for name, size in (("x", vocabulary.x_size), ("edge_attr", vocabulary.edge_attr_size)):
         if size:

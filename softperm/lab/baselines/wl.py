@@ -32,8 +32,7 @@ def count_colours(
     """How often each colour occurs in each graph, over all rounds: (B, D), and the D colours."""
     colours = refine_colours(collection, iterations)  # (rounds, V)
     vocabulary, place = np.unique(colours, return_inverse=True)
-    graph = np.repeat(np.arange(len(collection)), collection.sizes.cpu().numpy())
-    graph = np.tile(graph, len(colours))
+    graph = np.tile(collection.owner.cpu().numpy(), len(colours))
     shape = (len(collection), len(vocabulary))
     ones = np.ones(len(graph))
     return sp.coo_array((ones, (graph, place.ravel())), shape).tocsr(), vocabulary
@@ -81,7 +80,7 @@ class WLKernelClassifier:
                 f"all {len(y)} training graphs are of class {classes.tolist()}: there "
                 "is nothing to tell apart; give more graphs of every class"
             )
-        counts, self.colours_ = count_colours(_take(collection, index), self.iterations)
+        counts, self.colours_ = count_colours(collection.select(index), self.iterations)
         self.counts_ = _normalise(counts)
         kernel = (self.counts_ @ self.counts_.T).toarray()
         self.svm_ = SVC(kernel="precomputed", C=self.C).fit(kernel, y.numpy())
@@ -90,7 +89,7 @@ class WLKernelClassifier:
 
     def outputs(self, collection: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
         """1 for the class of each of the selected graphs, 0 for the other classes."""
-        counts, colours = count_colours(_take(collection, index), self.iterations)
+        counts, colours = count_colours(collection.select(index), self.iterations)
         counts = _normalise(counts)  # before colours unknown to the training graphs are left out
         place = np.searchsorted(self.colours_, colours).clip(max=len(self.colours_) - 1)
         known = np.flatnonzero(self.colours_[place] == colours)
@@ -102,26 +101,3 @@ class WLKernelClassifier:
 def _normalise(counts: sp.csr_array) -> sp.csr_array:
     norm = np.sqrt(counts.multiply(counts).sum(axis=1))
     return sp.csr_array(sp.diags_array(1 / np.maximum(norm, 1e-300)) @ counts)
-
-
-def _take(collection: Collection, index: Tensor) -> Collection:
-    """The selected graphs without attributes and edge labels, which the kernel does not use."""
-    vertices, ptr = _spans(collection.ptr.cpu(), index.cpu())
-    edges, edge_ptr = _spans(collection.edge_ptr.cpu(), index.cpu())
-    label = collection.label
-    return Collection(
-        ptr=ptr,
-        edge_ptr=edge_ptr,
-        edge_index=collection.edge_index.cpu()[:, edges],
-        structure=torch.empty(len(vertices), 0),
-        label=None if label is None else label.cpu()[vertices],
-        label_sizes=collection.label_sizes,
-    )
-
-
-def _spans(ptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions in the selected spans of ``ptr``, concatenated, and their own ``ptr``."""
-    lengths = ptr.diff()[index]
-    new_ptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    shift = torch.repeat_interleave(ptr[index] - new_ptr[:-1], lengths)
-    return torch.arange(len(shift)) + shift, new_ptr
