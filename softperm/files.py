@@ -7,6 +7,7 @@ import csv
 import errno
 import glob
 import hashlib
+import json
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from io import TextIOBase
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
@@ -59,6 +60,15 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
         beside.unlink(missing_ok=True)
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if there is none, or if it is something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def put_in_place(source: Path, target: Path) -> None:
     """Renames a finished file to ``target``, once its bytes are on the disk."""
     with source.open("rb") as stream:
@@ -91,17 +101,13 @@ class CSVWriter:
     Text that begins with ``=``, ``+``, ``-``, ``@`` or a control character, and is no number, gets
     an apostrophe before it.
 
-    Args:
-        stream: receives the text.
-        lineterminator: ends each row.
-
     >>> import sys
     >>> CSVWriter(sys.stdout).writerow(["=1+1", "-CH3", "-1.5", -2, "C=O"])
     '=1+1,'-CH3,-1.5,-2,C=O
     """
 
-    def __init__(self, stream: TextIOBase, lineterminator: str = "\n") -> None:
-        self._writer = csv.writer(stream, lineterminator=lineterminator)
+    def __init__(self, stream: TextIOBase) -> None:
+        self._writer = csv.writer(stream, lineterminator="\n")
 
     def writerow(self, row: Iterable[object]) -> None:
         """Writes a row."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softperm.cli.console import echo, ready_folder
+from softperm.cli.inputs import DataRoot, Json, Symmetrise
 
 if TYPE_CHECKING:
     from softperm.data.datasets.dataset import Dataset
@@ -16,14 +17,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Find, fetch, check and look at datasets.", no_args_is_help=True)
 
-Root = Annotated[Path | None, typer.Option("--data-root", help="Your folder of raw datasets.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Symmetrise = Annotated[bool, typer.Option(help="Take edges listed once as undirected.")]
 Names = Annotated[list[str], typer.Argument(help="MUTAG, ogbg-molhiv, QM9, any TUDataset name.")]
 
 
 @app.command("list")
-def list_(data_root: Root = None, as_json: Json = False) -> None:
+def list_(data_root: DataRoot = None, as_json: Json = False) -> None:
     """List the known datasets, and which of them are on this machine."""
     from softperm.data.datasets.catalogue import find_entry, known_names
     from softperm.data.datasets.prepared import prepared_folders
@@ -50,12 +48,14 @@ def list_(data_root: Root = None, as_json: Json = False) -> None:
 
 @app.command()
 def get(
-    names: Names, data_root: Root = None, symmetrise: Symmetrise = False, as_json: Json = False
+    names: Names, data_root: DataRoot = None, symmetrise: Symmetrise = False, as_json: Json = False
 ) -> None:
     """Fetch and prepare datasets, so that they open at once from then on."""
+    from softperm.data.datasets import load_dataset
+
     rows = []
     for name in names:
-        dataset = _load(name, data_root, symmetrise)
+        dataset = load_dataset(name, data_root, symmetrise=symmetrise, progress=True)
         left_out = f"{dataset.schema.self_loops:,} / {dataset.schema.duplicates:,}"
         rows.append(
             {
@@ -74,7 +74,7 @@ def verify(
     names: Annotated[
         list[str] | None, typer.Argument(help="By default all that are on this machine.")
     ] = None,
-    data_root: Root = None,
+    data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Check raw files, the data in them, prepared files and splits; exit code 2 if one is bad."""
@@ -102,7 +102,7 @@ def verify(
 def show(
     names: Names,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("data-figures"),
-    data_root: Root = None,
+    data_root: DataRoot = None,
     symmetrise: Symmetrise = False,
     figures: Annotated[bool, typer.Option(help="Draw histograms and graphs.")] = True,
     as_json: Json = False,
@@ -120,9 +120,10 @@ def _show(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from softperm.data.datasets import load_dataset
     from softperm.data.datasets.statistics import compare
 
-    dataset = _load(name, root, symmetrise, attributes=None)
+    dataset = load_dataset(name, root, symmetrise=symmetrise, progress=True)
     compared = compare(dataset)
     paths = _pictures(dataset, out) if figures else []
     if not as_json:
@@ -137,14 +138,6 @@ def _show(
         "statistics": [asdict(c) for c in compared],
         "figures": [str(p) for p in paths],
     }
-
-
-def _load(
-    name: str, root: Path | None, symmetrise: bool, attributes: bool | None = None
-) -> Dataset:
-    from softperm.data.datasets import load_dataset
-
-    return load_dataset(name, root, attributes=attributes, symmetrise=symmetrise, progress=True)
 
 
 def _pictures(dataset: Dataset, out: Path) -> list[Path]:

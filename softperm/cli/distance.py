@@ -15,7 +15,9 @@ from softperm.files import CSVWriter, remove_abandoned_parts
 
 def distance(
     data: Annotated[Path, typer.Argument(help="Graphs, in any format that train reads.")],
-    out: Annotated[Path, typer.Option(help="File to write: .npz or .csv.")] = Path("distances.npz"),
+    out: Annotated[
+        Path, typer.Option(help="File to write: .npz or .csv.", rich_help_panel="Output")
+    ] = Path("distances.npz"),
     labels: Annotated[
         bool, typer.Option(help="Match only vertices of equal label with each other.")
     ] = False,

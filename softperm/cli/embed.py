@@ -31,7 +31,8 @@ def embed(
     out: Annotated[
         Path,
         typer.Option(
-            help="File to write: .npz, .parquet, .csv or .jsonl; or a folder, for Parquet."
+            help="File to write: .npz, .parquet, .csv or .jsonl; or a folder, for Parquet.",
+            rich_help_panel="Output",
         ),
     ] = Path("vectors.npz"),
     compact: Annotated[

@@ -11,6 +11,7 @@ import typer
 
 from softperm.cli.console import hint_at_resuming, logging_to, print_result, ready_folder
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
+from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise
 from softperm.progress import progress_bars
 from softperm.settings import names_in
 
@@ -44,9 +45,10 @@ def evaluate(
             "default.",
         ),
     ] = None,
-    out: Annotated[Path, Option(help="Run folder; finished runs in it are not repeated.")] = Path(
-        "evaluation"
-    ),
+    out: Annotated[
+        Path,
+        Option(help="Run folder; finished runs in it are not repeated.", rich_help_panel="Output"),
+    ] = Path("evaluation"),
     target: Annotated[
         str | None, Option(help="Targets, separated by commas; all of the recipe by default.")
     ] = None,
@@ -80,13 +82,13 @@ def evaluate(
         Option(min=1, help="Stacks that are trained in turns, an epoch each; 4 on a GPU, else 1."),
     ] = None,
     seed: Annotated[int, Option(min=0, help="Same seed and number of threads, same numbers.")] = 0,
-    device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
+    device: Device = "auto",
     engine: Annotated[str, Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[
         str | None, Option(help="With --engine ray: address of the cluster.")
     ] = None,
-    data_root: Annotated[Path | None, Option(help="Your folder of raw datasets.")] = None,
-    symmetrise: Annotated[bool, Option(help="Read directed edges in both directions.")] = False,
+    data_root: DataRoot = None,
+    symmetrise: Symmetrise = False,
     keep_best: Annotated[
         bool,
         Option(
@@ -95,7 +97,7 @@ def evaluate(
             "best, ready for softperm predict.",
         ),
     ] = False,
-    as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare systems fairly: select on validation graphs, retrain, test once, report."""
     if data is None and recipe is None and dataset is None:

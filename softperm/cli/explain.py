@@ -39,7 +39,10 @@ def explain(
     run: Run,
     data: Source,
     out: Annotated[
-        Path, typer.Option(help="Table to write: .csv, or .jsonl with one graph a line.")
+        Path,
+        typer.Option(
+            help="Table to write: .csv, or .jsonl with one graph a line.", rich_help_panel="Output"
+        ),
     ] = Path("explanations.csv"),
     graphs: Annotated[
         str | None, typer.Option(help="IDs of the graphs to explain, with commas; all of them.")

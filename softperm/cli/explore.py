@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.inputs import DataRoot, Device, Json, Run, SmilesColumn, Symmetrise
+from softperm.files import read_json
 
 if TYPE_CHECKING:
     import socket
@@ -41,7 +41,10 @@ def explore(
             "those of the run."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="HTML file to write; RUN/explore.html.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write; RUN/explore.html.", rich_help_panel="Output"),
+    ] = None,
     map_method: Annotated[
         str, typer.Option("--map", metavar="pca|umap|pacmap", help="How graphs are laid out.")
     ] = "pca",
@@ -139,7 +142,7 @@ def _read(
     from softperm.cli.inputs import load_model, read_for
     from softperm.search import GraphIndex
 
-    settings = _read_json(Path(run) / "config.json")
+    settings = read_json(Path(run) / "config.json")
     if not settings:
         load_model(run, device)  # says what is missing
     if data is None:
@@ -204,7 +207,7 @@ def _serve(source: _Source, contents: Contents, listening: socket.socket, names:
 
 def _facts(run: Path) -> dict[str, str]:
     """The scores of a run, in words."""
-    result = _read_json(run / "result.json")
+    result = read_json(run / "result.json")
     metric = result.get("metric", "score")
     facts = {}
     for key, name in SHOWN_FACTS.items():
@@ -224,12 +227,3 @@ def _curve(run: Path) -> list[dict[str, float]]:
         rows = [{k: float(v or "nan") for k, v in row.items()} for row in csv.DictReader(file)]
     usual = ("number", "train_loss", "validation_loss", "seconds")
     return [{k if k in usual else "validation_score": v for k, v in row.items()} for row in rows]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty if there is none, or if it is something else."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -24,7 +24,7 @@ VECTORS = "vectors"  # folder of the vectors in that of an index
 
 def index(
     data: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
-    out: Annotated[Path, typer.Option(help="Folder of the index.")],
+    out: Annotated[Path, typer.Option(help="Folder of the index.", rich_help_panel="Output")],
     add: Annotated[bool, typer.Option(help="Add to an existing index.")] = False,
     edge_substitution: Annotated[
         float, typer.Option(help="Cost of edges of different label; 0 ignores edge labels.")

@@ -1,4 +1,4 @@
-"""A trained model and the graphs for it: what ``predict``, ``embed`` and ``distance`` share."""
+"""Options that commands share, and a trained model with the graphs for it."""
 
 from __future__ import annotations
 
@@ -41,23 +41,45 @@ Run = Annotated[
 Source = Annotated[
     str, typer.Argument(help="Graphs in any format that train reads, or the name of a dataset.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-SmilesColumn = Annotated[str | None, typer.Option(help="Column of SMILES in a table.")]
-Symmetrise = Annotated[bool, typer.Option(help="Read directed edges in both directions.")]
-SkipEmpty = Annotated[bool, typer.Option(help="Leave out graphs without vertices.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Folder of raw datasets, searched first.")]
-IdColumn = Annotated[
-    str | None, typer.Option(help="Column of names in a table; the SMILES by default.")
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …", rich_help_panel="Hardware")]
+SmilesColumn = Annotated[
+    str | None, typer.Option(help="Column of SMILES in a table.", rich_help_panel="Data")
 ]
-Strict = Annotated[bool, typer.Option(help="Stop at the first graph without a result.")]
+Symmetrise = Annotated[
+    bool, typer.Option(help="Read directed edges in both directions.", rich_help_panel="Data")
+]
+SkipEmpty = Annotated[
+    bool, typer.Option(help="Leave out graphs without vertices.", rich_help_panel="Data")
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(help="Folder of raw datasets, searched first.", rich_help_panel="Data"),
+]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(help="Column of names in a table; the SMILES by default.", rich_help_panel="Data"),
+]
+Strict = Annotated[
+    bool, typer.Option(help="Stop at the first graph without a result.", rich_help_panel="Data")
+]
 Engine = Annotated[
-    str, typer.Option(help="local: processes of this machine; ray: the machines of a Ray cluster.")
+    str,
+    typer.Option(
+        help="local: processes of this machine; ray: the machines of a Ray cluster.",
+        rich_help_panel="Hardware",
+    ),
 ]
 Processes = Annotated[
     int | None,
-    typer.Option(min=1, help="Processes, or actors on Ray; by default one a core or GPU."),
+    typer.Option(
+        min=1,
+        help="Processes, or actors on Ray; by default one a core or GPU.",
+        rich_help_panel="Hardware",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel="Output")
+]
 
 
 @dataclass(frozen=True)

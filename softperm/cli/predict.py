@@ -30,7 +30,10 @@ def predict(
     data: Source,
     out: Annotated[
         Path,
-        typer.Option(help="File to write: .csv, .jsonl or .parquet; or a folder, for Parquet."),
+        typer.Option(
+            help="File to write: .csv, .jsonl or .parquet; or a folder, for Parquet.",
+            rich_help_panel="Output",
+        ),
     ] = Path("predictions.csv"),
     device: Device = "auto",
     smiles_column: SmilesColumn = None,

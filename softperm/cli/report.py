@@ -14,6 +14,7 @@ from softperm.cli.evaluation_folder import (
     not_started,
     requested_final_runs,
 )
+from softperm.cli.inputs import Json
 
 if TYPE_CHECKING:
     from softperm.lab.records import Record
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of records.")],
     out: Annotated[
-        Path | None, typer.Option(help="Output folder; the first run folder by default.")
+        Path | None,
+        typer.Option(
+            help="Output folder; the first run folder by default.", rich_help_panel="Output"
+        ),
     ] = None,
     collect: Annotated[
         bool,
@@ -42,7 +46,7 @@ def report(
     title: Annotated[
         str | None, typer.Option(help="Title of the report; by default that of existing tables.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, with the paper's numbers."""
     from softperm.lab.records import collect_records, find_records

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from softperm.cli.console import as_text
-from softperm.data.collection import Collection
+from softperm.data.collection import slice_graph
 from softperm.estimators.pignn import PiGNNEstimator, r_squared
-from softperm.files import write_atomically
-from softperm.pyg import Data
+from softperm.files import read_json, write_atomically
 from softperm.training.checkpoints import read_checkpoint
 from softperm.training.data import TrainingData
 from softperm.training.devices import Fabric, OneDevice
@@ -50,7 +49,7 @@ def is_run_folder(out: Path) -> bool:
     """Whether a folder holds a run, finished or not; a saved model is not a run."""
     if (out / CHECKPOINT).exists():
         return True
-    config = _read_json(out / "config.json")
+    config = read_json(out / "config.json")
     return "validation_fraction" in config and "softperm_format" not in config
 
 
@@ -151,7 +150,7 @@ def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], Non
     state = read_checkpoint(out / CHECKPOINT, None)
     if state is None:
         return
-    before = _read_json(out / "config.json")
+    before = read_json(out / "config.json")
     differences = [
         f"{name} was {json.dumps(before[name])}, now {json.dumps(config.get(name))}"
         for name in before
@@ -231,9 +230,12 @@ def _draw_some(estimator: PiGNNEstimator, data: TrainingData, folder: Path) -> i
     folder.mkdir(exist_ok=True)
     ids = [str(data.ids[i]) for i in chosen.tolist()]
     numbered = all(graph.isdecimal() for graph in ids)
+    c = data.graphs
+    weights = {} if c.edge_weight is None else {"edge_weight": c.edge_weight}
     for place, name, d in zip(chosen.tolist(), ids, permutations, strict=True):
         with plots.drawing(f"graph {name}"):
-            figure = plots.alignment(_graph(data.graphs, place), d.numpy(), title=f"graph {name}")
+            graph = slice_graph(place, c.ptr, c.edge_ptr, c.edge_index, weights)
+            figure = plots.alignment(graph, d.numpy(), title=f"graph {name}")
             plots.save(figure, folder / f"graph-{name if numbered else place + 1}")
     return len(chosen)
 
@@ -248,25 +250,6 @@ def _choose_graphs(sizes: np.ndarray) -> np.ndarray:
     if not len(candidates):
         return candidates
     return candidates[np.unique(np.linspace(0, len(candidates) - 1, PICTURES).astype(int))]
-
-
-def _graph(graphs: Collection, place: int) -> Data:
-    """One graph of a collection, with its edges and weights."""
-    edges = slice(*graphs.edge_ptr[place : place + 2].tolist())
-    size = int(graphs.ptr[place + 1] - graphs.ptr[place])
-    graph = Data(edge_index=graphs.edge_index[:, edges].long(), num_nodes=size)
-    if graphs.edge_weight is not None:
-        graph.edge_weight = graphs.edge_weight[edges]
-    return graph
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty if there is none, or if it is something else."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -32,7 +32,9 @@ def search(
         int, typer.Option(help="With --by vector: candidates ranked again by exact distance.")
     ] = 0,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each query.")] = None,
-    out: Annotated[Path, typer.Option(help="CSV file of hits to write.")] = Path("hits.csv"),
+    out: Annotated[
+        Path, typer.Option(help="CSV file of hits to write.", rich_help_panel="Output")
+    ] = Path("hits.csv"),
     matchings: Annotated[
         Path | None, typer.Option(help="JSON file to write: the matched vertices of each hit.")
     ] = None,

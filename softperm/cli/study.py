@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from softperm.cli.console import echo, hint_at_resuming, lines, print_result, ready_folder
+from softperm.cli.inputs import Device, Json
 from softperm.progress import progress_bars
+
+Out = Annotated[
+    Path,
+    typer.Option(
+        help="Output folder; an interrupted study in it resumes.", rich_help_panel="Output"
+    ),
+]
+Seeds = Annotated[
+    int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
+]
 
 app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)
 
@@ -29,14 +40,10 @@ next, try:
 
 @app.command()
 def demo(
-    out: Annotated[
-        Path, typer.Option(help="Output folder; an interrupted study in it resumes.")
-    ] = Path("demo"),
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
-    ] = 3,
+    out: Out = Path("demo"),
+    seeds: Seeds = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of the study's trainings.")] = 150,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Align two graphs and draw them, run the study of distances, and say what to try next."""
     from softperm.explore import plots
@@ -59,21 +66,17 @@ def demo(
 
 @app.command()
 def synthetic(
-    out: Annotated[
-        Path, typer.Option(help="Output folder; an interrupted study in it resumes.")
-    ] = Path("demo"),
+    out: Out = Path("demo"),
     max_vertices: Annotated[
         int, typer.Option(help="Vertices of the largest graphs; 9 in the paper.")
     ] = 9,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
-    ] = 5,
+    seeds: Seeds = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each training.")] = 150,
     start: Annotated[
         str, typer.Option(help="How networks start: hard, or as those of the paper's authors.")
     ] = "hard",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: Device = "auto",
+    as_json: Json = False,
 ) -> None:
     """Compare distances of learnt vectors with exact graph distances on generated graphs."""
     from softperm.data.datasets.synthetic import distance_study
@@ -95,15 +98,13 @@ def synthetic(
 
 @app.command()
 def runtime(
-    out: Annotated[
-        Path, typer.Option(help="Output folder; an interrupted study in it resumes.")
-    ] = Path("runtime"),
+    out: Out = Path("runtime"),
     epochs: Annotated[int, typer.Option(min=1, help="Timed epochs of softperm.")] = 20,
     naive_epochs: Annotated[
         int, typer.Option(min=1, help="Timed epochs of the padded implementation.")
     ] = 3,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: Device = "auto",
+    as_json: Json = False,
 ) -> None:
     """Time an epoch for different graph sizes and numbers of latent vertices."""
     from softperm.lab.studies import runtime as study

@@ -17,6 +17,7 @@ from softperm.cli.console import (
     ready_folder,
     refuse_foreign,
 )
+from softperm.cli.inputs import DataRoot, Json, SkipEmpty, SmilesColumn
 from softperm.cli.options import settings_from, with_settings
 from softperm.files import write_atomically
 from softperm.progress import progress_bars
@@ -79,12 +80,8 @@ def train(
             rich_help_panel="Data",
         ),
     ] = None,
-    smiles_column: Annotated[
-        str | None, Option(help="Column of SMILES in a table.", rich_help_panel="Data")
-    ] = None,
-    skip_empty: Annotated[
-        bool, Option(help="Leave out graphs without vertices.", rich_help_panel="Data")
-    ] = False,
+    smiles_column: SmilesColumn = None,
+    skip_empty: SkipEmpty = False,
     strict: Annotated[
         bool,
         Option(
@@ -92,10 +89,7 @@ def train(
             rich_help_panel="Data",
         ),
     ] = False,
-    data_root: Annotated[
-        Path | None,
-        Option(help="Folder of raw datasets, searched first.", rich_help_panel="Data"),
-    ] = None,
+    data_root: DataRoot = None,
     model: Annotated[
         str,
         Option(
@@ -120,9 +114,7 @@ def train(
             rich_help_panel="Output",
         ),
     ] = True,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the result as JSON.", rich_help_panel="Output")
-    ] = False,
+    as_json: Json = False,
     **settings: Any,
 ) -> None:
     """Train on a file of graphs or on a dataset, and write everything into a run folder."""
