@@ -58,6 +58,11 @@ class GraphWarning(UserWarning):
         return GraphWarning(self.indices, self.problem, f"graph {ids[self.indices[0]]}")
 
 
+def one_line(error: BaseException) -> str:
+    """The message of an error without line ends."""
+    return " ".join(str(error).split())
+
+
 @contextmanager
 def errors_about_graph(index: int, name: str | None = None) -> Iterator[None]:
     """Turns a ``ValueError`` in the block into a :class:`GraphError` about one graph.

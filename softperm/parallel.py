@@ -18,6 +18,8 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from softperm.errors import one_line
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -185,7 +187,7 @@ def ray_cluster(address: str | None = None) -> Iterator[tuple[Any, str]]:
         try:
             ray.init(address=address, log_to_driver=False)
         except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)[:200]
             raise ConnectionError(f"no Ray cluster answers at {address}: {reason}") from None
     cluster = ray.get_runtime_context().gcs_address
     logging.getLogger("softperm").info("computing on the Ray cluster at %s", cluster)

@@ -16,6 +16,7 @@ from typer.main import get_group
 
 from softperm import __version__
 from softperm.cli.startup import collect_rarely, defer_imports
+from softperm.errors import one_line
 
 COMMANDS = (
     "train", "predict", "embed", "explain", "distance", "index", "search", "explore", "evaluate",
@@ -135,4 +136,4 @@ def _sentence(problem: BaseException) -> str:
         return ": ".join(str(part) for part in (problem.filename, problem.strerror) if part)
     if isinstance(problem, MemoryError) and not str(problem):
         return "out of memory: use a smaller --batch-size"
-    return " ".join(str(problem).split()) or type(problem).__name__
+    return one_line(problem) or type(problem).__name__

@@ -24,7 +24,7 @@ from softperm.data.datasets.splits import Split
 from softperm.data.features import ColourVocabulary, StructuralFeatures, VertexFeatures
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
-from softperm.errors import GraphError
+from softperm.errors import GraphError, one_line
 from softperm.nn.attribution import Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
@@ -603,7 +603,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         except KeyError as problem:
             raise FolderError(f"{folder}: its configuration lacks {problem}") from None
         except (TypeError, ValueError, AttributeError) as problem:
-            detail = " ".join(str(problem).split())
+            detail = one_line(problem)
             raise FolderError(f"{folder}: its configuration is damaged: {detail}") from None
         estimator.device = device or estimator.device
         estimator._place(find_device(estimator.device))

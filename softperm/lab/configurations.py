@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from softperm.lab.records import Record, Run
 from softperm.lab.systems import PiGNNSystem, find_system, is_random
@@ -18,11 +18,13 @@ from softperm.settings import (
     Settings,
     StructuralFeatures,
     TrainingConfig,
+    choose,
     defaults,
     parameters,
     rules,
 )
 
+Kind = TypeVar("Kind", bound=Settings)
 FEATURES = tuple(name for name, _ in rules(StructuralFeatures))
 FOREST = tuple(name for name, _ in rules(ForestConfig))
 FORESTS = ("forest", "mlp+forest")
@@ -82,29 +84,18 @@ def model_settings(run: Run) -> dict[str, Any]:
     return {**settings, "head": "mlp"} if settings.get("head") in FORESTS else settings
 
 
-def training_config(run: Run) -> TrainingConfig:
-    """The settings of training in a run's configuration."""
-    return TrainingConfig(**_chosen(run, TrainingConfig, TRAINING))
+def settings_of(run: Run, kind: type[Kind]) -> Kind:
+    """The settings of training, features or forests in a run's configuration.
 
-
-def feature_settings(run: Run) -> StructuralFeatures:
-    """The features of vertices in a run's configuration."""
-    return StructuralFeatures(**_chosen(run, StructuralFeatures, FEATURES))
-
-
-def forest_settings(run: Run) -> ForestConfig:
-    """The settings of the random forest in a run's configuration."""
-    return ForestConfig(**_chosen(run, ForestConfig, FOREST))
-
-
-def _chosen(run: Run, kind: type[Settings], names: Sequence[str]) -> dict[str, Any]:
-    """A run's values of some settings; the word none stands for None, which TOML does not have."""
+    The word none stands for None, which TOML does not have.
+    """
     optional = {name for name, rule in rules(kind) if rule.optional}
-    return {
-        name: None if name in optional and value == "none" else value
-        for name, value in run.configuration.items()
-        if name in names
-    }
+    return kind(
+        **{
+            name: None if name in optional and value == "none" else value
+            for name, value in choose(kind, run.configuration).items()
+        }
+    )
 
 
 def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
@@ -120,10 +111,10 @@ def check_configuration(model: str, configuration: Mapping[str, Any]) -> None:
     run = Run("", model, "final", 0, 1, configuration, 0)
     if isinstance(system, PiGNNSystem):
         system.check(model_settings(run))
-        feature_settings(run)
-        forest_settings(run)
+        settings_of(run, StructuralFeatures)
+        settings_of(run, ForestConfig)
         ENSEMBLE.check("ensemble", ensemble_size(run))
-    training_config(run)
+    settings_of(run, TrainingConfig)
 
 
 def recommended(names: Sequence[str]) -> dict[str, Any]:
@@ -157,11 +148,11 @@ def estimator_settings(records: Sequence[Record], *, categories: str, seed: int)
     chosen = [r for r in records if configuration_key(r.run.configuration) == key]
     run, system = chosen[0].run, find_system(chosen[0].run.model)
     assert isinstance(system, PiGNNSystem)
-    training = training_config(run)
+    training = settings_of(run, TrainingConfig)
     settings = {**defaults(ModelConfig), **system.fixed, **model_settings(run)}
     settings["head"] = predicts_by(run)
-    for part in (feature_settings(run), training, forest_settings(run)):
-        settings |= {name: getattr(part, name) for name, _ in rules(type(part))}
+    for kind in (StructuralFeatures, TrainingConfig, ForestConfig):
+        settings |= vars(settings_of(run, kind))
     capacity = run.configuration.get("capacity", "auto")
     settings |= {"capacity": None if capacity == "none" else capacity, "categories": categories}
     settings |= {"ensemble": ensemble_size(run), "seed": seed, "validation_fraction": 0.0}

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.data.features import VertexFeatures
+from softperm.errors import one_line
 from softperm.estimators.pignn import (
     Graphs,
     PiGNNClassifier,
@@ -35,6 +37,7 @@ from softperm.lab.systems import (
     DataShape,
     PiGNNSystem,
     System,
+    check_known,
     find_system,
 )
 from softperm.nn.model import evaluating
@@ -119,12 +122,7 @@ class SystemEstimator(PiGNNEstimator):
         dict(rules(SystemConfig))["system"].check("system", values["system"])
         if values["system"] not in self.systems:
             raise ValueError(f"{type(self).__name__} is one of {', '.join(self.systems)}")
-        known, own = find_system(values["system"]).settings, values["system_settings"] or {}
-        if unknown := sorted(set(own) - set(known)):
-            raise ValueError(
-                f"{values['system']} has the settings {', '.join(known) or 'none'}; got "
-                f"{', '.join(unknown)}"
-            )
+        check_known(find_system(values["system"]), values["system_settings"] or {})
         return values
 
     @property
@@ -197,7 +195,7 @@ class NetworkEstimator(SystemEstimator):
             network = self.network_config_.build(0)
             network.load_state_dict(dict(tensors))
         except (TypeError, ValueError, RuntimeError) as problem:
-            raise FolderError(f"{folder}: {' '.join(str(problem).split())[:1000]}") from None
+            raise FolderError(f"{folder}: {one_line(problem)[:1000]}") from None
         self.models_, self.forest_ = (network.eval(),), None  # type: ignore[assignment]
 
     def vectors_of(self, graphs: Collection) -> Float[np.ndarray, "b F"]:
@@ -346,7 +344,7 @@ def system_estimator(
             if given.get(key, value) != value:
                 raise ValueError(f"{name} has {key} {value}; got {given[key]}")
         settings = {each.name: each.default for each in parameters()} | {**given, **system.fixed}
-        return settings, lambda task: _kind_of(task, PiGNNRegressor, PiGNNClassifier)(**settings)
+        return settings, partial(_for_task, (PiGNNRegressor, PiGNNClassifier), settings)
     usual = {each.name: each.default for each in parameters(SystemEstimator.sources, {})}
     if unknown := sorted(set(given) - set(usual) - set(system.settings)):
         known = sorted({*system.settings} & {each.name for each in parameters()})
@@ -359,15 +357,16 @@ def system_estimator(
     own = {key: value for key, value in chosen.items() if key in system.settings}
     others = {key: value for key, value in chosen.items() if key not in own}
     settings = {**usual, **others, "system": name, "system_settings": own}
-    if isinstance(system, ClassicalSystem):
-        return settings, lambda task: _kind_of(task, ForestRegressor, ForestClassifier)(**settings)
-    return settings, lambda task: _kind_of(task, NetworkRegressor, NetworkClassifier)(**settings)
+    networks, forests = (NetworkRegressor, NetworkClassifier), (ForestRegressor, ForestClassifier)
+    kinds = forests if isinstance(system, ClassicalSystem) else networks
+    return settings, partial(_for_task, kinds, settings)
 
 
-def _kind_of(
-    task: Task, regressor: type[PiGNNEstimator], classifier: type[PiGNNEstimator]
-) -> type[PiGNNEstimator]:
-    return regressor if isinstance(task, Regression) else classifier
+def _for_task(
+    kinds: tuple[type[PiGNNEstimator], ...], settings: dict[str, Any], task: Task
+) -> PiGNNEstimator:
+    regressor, classifier = kinds
+    return (regressor if isinstance(task, Regression) else classifier)(**settings)
 
 
 def as_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from sklearn import metrics
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
@@ -28,12 +29,10 @@ from softperm.lab.configurations import (
     configuration_key,
     ensemble_size,
     epochs_of,
-    feature_settings,
-    forest_settings,
     model_settings,
     predicts_by,
     reads_curve,
-    training_config,
+    settings_of,
 )
 from softperm.lab.evaluation_data import EvaluationData, SelectionSplit
 from softperm.lab.records import Circumstances, PeakMemory, Record, Run, device_name
@@ -41,7 +40,7 @@ from softperm.lab.systems import ClassicalSystem, DataShape, System, find_system
 from softperm.nn.model import PiGNN
 from softperm.nn.permutation import Sharpness
 from softperm.parallel import thread_pool
-from softperm.settings import TrainingConfig
+from softperm.settings import ForestConfig, StructuralFeatures, TrainingConfig
 from softperm.training.cuda_graphs import evaluating
 from softperm.training.data import Examples
 from softperm.training.forest import GraphForest, mean_with_network
@@ -374,7 +373,7 @@ def _train(
     assert isinstance(system, System)
     networks, members = plan_networks(job.runs)
     parts = [data.split_of(network.run) for network in networks]
-    graphs = data.with_features(feature_settings(job.runs[0]), parts[0].train)
+    graphs = data.with_features(settings_of(job.runs[0], StructuralFeatures), parts[0].train)
     learnt = [_task_of(n.run, part, data) for n, part in zip(networks, parts, strict=True)]
     stacked = _Networks(
         system, graphs, networks, parts, [task for task, _ in learnt], [y for _, y in learnt],
@@ -404,7 +403,7 @@ def _train(
         curve, best = fits[first].curve, fits[first].best_epoch
         if reads_curve(run):
             if run.stage == "selection":
-                config = training_config(run)
+                config = settings_of(run, TrainingConfig)
                 best = EpochTracker.best_epoch_of(curve, config, task.higher_is_better)
             loss, score = curve[best - 1].validation_loss, curve[best - 1].validation_score
         elif not predictions.validation:
@@ -425,7 +424,7 @@ def _train(
 def _task_of(run: Run, part: SelectionSplit, data: EvaluationData) -> tuple[Task, Tensor]:
     """The task of a run, and what it learns of the targets; a linear fit changes no error."""
     task, y = data.task(run.dataset, part.train), data.targets[run.dataset].y
-    if not training_config(run).linear_fit:
+    if not settings_of(run, TrainingConfig).linear_fit:
         return task, y
     if not isinstance(task, Regression):
         raise ValueError(f"linear_fit is for regressions, and {run.dataset} is none")
@@ -482,11 +481,11 @@ def _grow_forest(
     A forest without aligned vectors does not depend on a network: runs with other networks use the
     same one.
     """
-    settings, features = forest_settings(run), feature_settings(run)
+    settings, features = settings_of(run, ForestConfig), settings_of(run, StructuralFeatures)
     network = networks.networks[place]
-    seed, weights = seed_of(network), training_config(run).class_weight
+    seed, weights = seed_of(network), settings_of(run, TrainingConfig).class_weight
     key = (run.dataset, run.fold, run.stage, seed, settings, features, str(weights),
-           training_config(run).linear_fit)  # fmt: skip
+           settings_of(run, TrainingConfig).linear_fit)  # fmt: skip
     graphs = networks.graphs
     known = None if settings.forest_vectors else data.cached(key, graphs)
     if known is not None:
@@ -523,11 +522,11 @@ def _grow_forest(
 
 def _common_config(job: Job, members: Sequence[tuple[int, ...]]) -> TrainingConfig:
     """The settings of training that the networks of a job share."""
-    config = training_config(job.runs[0])
+    config = settings_of(job.runs[0], TrainingConfig)
     criteria: dict[int, set[str]] = {}
     for run, own in zip(job.runs, members, strict=True):
         for place in own:
-            criteria.setdefault(place, set()).add(training_config(run).criterion)
+            criteria.setdefault(place, set()).add(settings_of(run, TrainingConfig).criterion)
     if any(len(each) > 1 for each in criteria.values()):
         config = replace(config, patience=None)  # every criterion needs the whole curve
     return config
@@ -583,7 +582,7 @@ class _Networks:
                 )
                 for model, task, y, part, seed in rows
             ]
-        configs = [training_config(network.run) for network in self.networks]
+        configs = [settings_of(network.run, TrainingConfig) for network in self.networks]
         stack = Stack(
             self.models, self.tasks, self.graphs, self.targets,
             [part.train for part in self.parts], [part.validation for part in self.parts],
@@ -668,9 +667,7 @@ def confusion_matrix(outputs: Float[Tensor, "b C"], y: Int[Tensor, " b"]) -> lis
     >>> confusion_matrix(outputs, torch.tensor([0, 1, 1]))
     [[1, 0], [1, 1]]
     """
-    classes = outputs.shape[1]
-    pairs = y * classes + outputs.argmax(1)
-    return torch.bincount(pairs, minlength=classes**2).view(classes, classes).tolist()
+    return metrics.confusion_matrix(y, outputs.argmax(1), labels=range(outputs.shape[1])).tolist()
 
 
 def class_roc_auc(outputs: Float[Tensor, "b C"], y: Int[Tensor, " b"]) -> float | None:

@@ -185,20 +185,17 @@ def evaluate(
             locks.enter_context(
                 exclusive(folder / "locks" / f"{data.name}.{model}", report_waiting)
             )
-        return _evaluate(data, contenders, settings, executor, folder, progress)
+        total = _count_epochs(data, contenders, settings)
+        scheduler = Scheduler(data, executor, folder, progress, settings.stack, total)
+        return _select_and_test(data, contenders, settings, scheduler)
 
 
-def _evaluate(
+def _select_and_test(
     data: EvaluationData,
     contenders: Sequence[Contender],
     settings: ProtocolSettings,
-    executor: Executor,
-    folder: Path,
-    progress: Report,
+    scheduler: Scheduler,
 ) -> list[Record]:
-    """Runs the protocol while this process holds the locks."""
-    total = _count_epochs(data, contenders, settings)
-    scheduler = Scheduler(data, executor, folder, progress, settings.stack, total)
     with_choice = [c for c in contenders if len(c.configurations) > 1]
     records = scheduler.run([r for c in with_choice for r in selection_runs(data, c, settings)])
     runs: list[Run] = []

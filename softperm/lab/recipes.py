@@ -74,16 +74,12 @@ class Recipe:
     configurations: int | None = None
 
     def __post_init__(self) -> None:
-        if self.splits not in SPLITS:
-            raise ValueError(f"splits must be one of {', '.join(SPLITS)}; got {self.splits!r}")
-        if self.categories not in CATEGORIES:
-            known = ", ".join(CATEGORIES)
-            raise ValueError(f"categories must be one of {known}; got {self.categories!r}")
+        choices = {"splits": SPLITS, "categories": CATEGORIES, "defaults": DEFAULTS}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
         if self.configurations is not None and self.configurations < 1:
             raise ValueError(f"configurations must be at least 1; got {self.configurations}")
-        if self.defaults not in DEFAULTS:
-            known = ", ".join(DEFAULTS)
-            raise ValueError(f"defaults must be one of {known}; got {self.defaults!r}")
         for grid in self.grids:
             for name, values in grid.items():
                 if not isinstance(values, list | tuple) or not values:

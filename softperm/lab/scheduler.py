@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from softperm.errors import one_line
 from softperm.lab.configurations import configuration_key, epochs_of
 from softperm.lab.evaluation_data import EvaluationData
 from softperm.lab.jobs import Job, group_into_jobs, train_job
@@ -252,7 +253,7 @@ class _ActiveJob:
         except StopIteration as end:
             return Outcome(self.job, tuple(end.value))
         except (ValueError, ArithmeticError, MemoryError) as error:
-            return Outcome(self.job, error=_one_line(error) or _OUT_OF_MEMORY)
+            return Outcome(self.job, error=one_line(error) or _OUT_OF_MEMORY)
         except RuntimeError as error:
             if "out of memory" not in str(error):
                 raise
@@ -298,7 +299,7 @@ class RayExecutor:
                     outcome = ray.get(ready[0])
                 except ray.exceptions.RayError as error:
                     check_reachable(cluster)
-                    outcome = Outcome(job, error=_one_line(error)[:300])
+                    outcome = Outcome(job, error=one_line(error)[:300])
                 if not outcome.error:
                     on_epoch(job, job.epochs // len(job.runs))
                 yield outcome
@@ -327,7 +328,3 @@ def _work(job: Job, data: EvaluationData, device: str, threads: int) -> Outcome:
         except KeyboardInterrupt:
             os._exit(1)  # the worker was told to end: Ray tries its job elsewhere
         return outcome
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

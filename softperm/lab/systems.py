@@ -163,13 +163,8 @@ class System:
         Raises:
             ValueError: a hyper-parameter is unknown.
         """
-        known = self.settings
-        if unknown := set(settings) - set(known) - set(TRAINING):
-            raise ValueError(
-                f"{self.name} has the settings {', '.join(known) or 'none'}; got "
-                f"{', '.join(sorted(unknown))}"
-            )
-        own = {key: value for key, value in settings.items() if key in known}
+        own = {key: value for key, value in settings.items() if key not in TRAINING}
+        check_known(self, own)
         names = [name for name in _arguments(self.network) if name in _FROM_SHAPE]
         from_shape = {name: getattr(shape, name) for name in names if name not in self.fixed}
         with torch.random.fork_rng(devices=[]):
@@ -275,6 +270,15 @@ class ClassicalSystem:
         """An estimator that is not fitted."""
         seeds = {"seed": seed} if self.random else {}
         return _load(self.network)(**settings, **seeds)
+
+
+def check_known(system: System | ClassicalSystem, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError if a system has no setting of such a name."""
+    if unknown := sorted(set(settings) - set(system.settings)):
+        raise ValueError(
+            f"{system.name} has the settings {', '.join(system.settings) or 'none'}; got "
+            f"{', '.join(unknown)}"
+        )
 
 
 def _load(path: str) -> Callable[..., Any]:

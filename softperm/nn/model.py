@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
+from softperm.errors import one_line
 from softperm.nn import permutation as perm
 from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices, LabelEmbedding
 from softperm.nn.encoders import (
@@ -351,7 +352,7 @@ def rebuild(values: Any, tensors: Mapping[str, Tensor], place: str) -> PiGNN:
         model = build(config, seed=0)
         model.load_state_dict(dict(tensors))
     except (TypeError, ValueError, RuntimeError) as problem:
-        detail = " ".join(str(problem).split())[:1000]
+        detail = one_line(problem)[:1000]
         raise FolderError(f"{place}: its configuration and weights do not fit: {detail}") from None
     return model.eval()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
+from softperm.errors import one_line
 from softperm.files import remove_abandoned_parts, write_atomically
 
 FORMAT = 2
@@ -147,5 +148,5 @@ def _download(address: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS]))
     except Exception as problem:  # the Hub's client raises errors of many libraries
-        detail = " ".join(str(problem).split())[:300]
+        detail = one_line(problem)[:300]
         raise FolderError(f"{address} cannot be fetched from the Hub: {detail}") from None

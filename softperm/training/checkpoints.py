@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from softperm.errors import one_line
 from softperm.files import seal, unseal, write_atomically
 
 _HEADER = b"softperm checkpoint 4\n"
@@ -56,7 +57,7 @@ def read_checkpoint(path: Path, fingerprint: str | None) -> dict | None:
         if not isinstance(state, dict):
             raise TypeError(f"its state is a {type(state).__name__}")
     except Exception as problem:  # of many kinds, for a file of another program
-        detail = " ".join(str(problem).split())[:200]
+        detail = one_line(problem)[:200]
         raise CheckpointError(f"{path} is no checkpoint ({detail}): delete it") from None
     if fingerprint is not None and owner != fingerprint:
         raise CheckpointError(

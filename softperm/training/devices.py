@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from softperm.errors import one_line
 from softperm.ops.layers import VertexBatchNorm
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def connect(
         if not _started_by_fabric_run():  # which has already launched it
             fabric.launch()
     except (RuntimeError, ValueError, MisconfigurationException) as problem:
-        reason = " ".join(str(problem).split())
+        reason = one_line(problem)
         raise ValueError(
             f"cannot train on {devices} {device.type} device(s) of {nodes} machine(s): {reason}"
         ) from None

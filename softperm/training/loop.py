@@ -35,6 +35,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
+from softperm.errors import one_line
 from softperm.nn.model import evaluating
 from softperm.settings import ModelConfig, TrainingConfig, defaults
 from softperm.training.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
@@ -534,7 +535,7 @@ class Training(ABC):
                     AttributeError,
                     RuntimeError,
                 ) as problem:
-                    detail = " ".join(str(problem).split())[:200]
+                    detail = one_line(problem)[:200]
                     raise CheckpointError(
                         f"{checkpoint} holds another kind of state ({type(problem).__name__}: "
                         f"{detail}): delete it to start again"

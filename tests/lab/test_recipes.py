@@ -12,11 +12,9 @@ from samples import collect, random_graph
 from softperm.data.datasets.catalogue import PAPER
 from softperm.lab.configurations import (
     ensemble_size,
-    feature_settings,
-    forest_settings,
     model_settings,
     predicts_by,
-    training_config,
+    settings_of,
 )
 from softperm.lab.protocol import Contender, fit_to, make_contender
 from softperm.lab.recipes import grid_points, published, read_recipe, recipe_names
@@ -26,6 +24,7 @@ from softperm.settings import (
     ForestConfig,
     ModelConfig,
     StructuralFeatures,
+    TrainingConfig,
     choose,
     parameters,
     rules,
@@ -115,7 +114,7 @@ def test_the_papers_tables_have_the_authors_start_and_head(name, model):
     shape = DataShape.of(collect([random_graph(5, seed=1), random_graph(7, seed=2)]), outputs=2)
     for configuration in make_contender(recipe, model).configurations:
         run = Run("", model, "final", 0, 1, configuration, 0)
-        assert training_config(run).criterion == "late-score"
+        assert settings_of(run, TrainingConfig).criterion == "late-score"
         network = find_system(model).build(shape, model_settings(run), seed=3)
         parameters = dict(network.named_parameters())
         p, hidden = network.config.latent_vertices, network.config.hidden
@@ -282,9 +281,11 @@ def test_own_graphs_are_evaluated_with_the_defaults_of_the_estimators():
     (contender,) = [fit_to(Contender("pi-gnn", (first,)), DATA)]
     run = Run("rings", "pi-gnn", "final", 0, 1, contender.configurations[0], 0)
     graphs = max(len(split.train) for split in DATA.splits)
-    assert training_config(run) == estimator_training(usual, graphs)
-    assert feature_settings(run) == StructuralFeatures(**choose(StructuralFeatures, usual))
-    assert forest_settings(run) == ForestConfig(**choose(ForestConfig, usual))
+    assert settings_of(run, TrainingConfig) == estimator_training(usual, graphs)
+    assert settings_of(run, StructuralFeatures) == StructuralFeatures(
+        **choose(StructuralFeatures, usual)
+    )
+    assert settings_of(run, ForestConfig) == ForestConfig(**choose(ForestConfig, usual))
     assert predicts_by(run) == usual["head"]
     shape = DataShape.of(DATA.graphs, 2)
     config = find_system("pi-gnn").build(shape, model_settings(run), 0).config

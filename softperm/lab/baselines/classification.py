@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -19,7 +20,6 @@ from softperm.lab.baselines.layers import (
     degree,
     edge_conditioned_sum,
     edge_features,
-    max_neighbours,
     mean_neighbours,
     mean_readout,
     sum_neighbours,
@@ -27,7 +27,7 @@ from softperm.lab.baselines.layers import (
     vertex_features,
 )
 from softperm.ops.layers import Linear, VertexBatchNorm
-from softperm.ops.ragged import owners
+from softperm.ops.ragged import neighbour_maximum, owners
 
 # Networks that never look at an edge (Errica et al., ICLR 2020): what structure has to beat.
 
@@ -119,18 +119,11 @@ class SAGELayer(nn.Module):
         return torch.relu(self.own(x) + self.neighbours(self.aggregate(x, edge_index)))
 
 
-class SAGESumLayer(SAGELayer):
-    """One round with the sum over neighbours."""
-
-    def __init__(self, features: int, hidden: int) -> None:
-        super().__init__(features, hidden, sum_neighbours)
-
-
 class SAGEPoolLayer(SAGELayer):
     r"""One round with the paper's pooling: the maximum over :math:`\text{ReLU}(W_p x_j + b_p)`."""
 
     def __init__(self, features: int, hidden: int) -> None:
-        super().__init__(features, hidden, max_neighbours)
+        super().__init__(features, hidden, neighbour_maximum)
         self.project = Linear(features, features)
 
     def forward(
@@ -147,7 +140,7 @@ class GraphSAGE(Layered):
     The paper samples neighbours of very large graphs; here all are taken, as Errica et al. do.
     Left open, or settled as they do: no l2 normalisation of vectors; all layers' vectors side by
     side, max readout, two fully-connected layers. The aggregations of their grid are the mean, the
-    sum (:class:`SAGESumLayer`) and the paper's pooling (:class:`SAGEPoolLayer`).
+    sum and the paper's pooling (:class:`SAGEPoolLayer`).
     """
 
     def __init__(
@@ -159,7 +152,11 @@ class GraphSAGE(Layered):
         layers: int = 3,
         aggregation: str = "mean",
     ) -> None:
-        layer = {"mean": SAGELayer, "add": SAGESumLayer, "max": SAGEPoolLayer}[aggregation]
+        layer = {
+            "mean": SAGELayer,
+            "add": partial(SAGELayer, aggregate=sum_neighbours),
+            "max": SAGEPoolLayer,
+        }[aggregation]
         sizes = [features, *[hidden] * (layers - 1)]
         super().__init__([layer(size, hidden) for size in sizes], hidden, outputs)
 

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch, prepare
 from softperm.lab.baselines.layers import (
     MemoryLimited,
-    max_readout,
     mean_neighbours,
     vertex_features,
 )
 from softperm.nn.permutation import align_adjacency
 from softperm.ops.layers import VertexBatchNorm
-from softperm.ops.ragged import pool
+from softperm.ops.ragged import graph_maximum, pool
 
 Mean = Callable[[Float[Tensor, "K F"]], Float[Tensor, "K F"]]
 """The mean over neighbours, of vertices or of clusters laid end to end."""
@@ -97,7 +96,7 @@ class DiffPool(MemoryLimited):
 
         z = self.embed[0](x, mean, batch.ptr[-1])  # (V, Z)
         s = torch.softmax(self.assign[0](x, mean, batch.ptr[-1]), dim=1)  # (V, K)
-        levels = [max_readout(z, batch.ptr)]
+        levels = [graph_maximum(z, batch.ptr)]
         x, a = (
             pool(s, z, batch.ptr),
             align_adjacency(s, batch.edge_index, batch.ptr, canonical=True),

@@ -153,11 +153,6 @@ class Subsets:
     ptr: Int[Tensor, " B1"]
 
 
-def count_subsets(sizes: Int[Tensor, " B"], k: int) -> Int[Tensor, " B"]:
-    """The number of k-sets of each graph."""
-    return _choose(sizes, k)
-
-
 def subsets(batch: GraphBatch, k: int) -> Subsets:
     """The sets of k = 1, 2 or 3 vertices of each graph of a batch."""
     device = batch.ptr.device
@@ -170,7 +165,7 @@ def subsets(batch: GraphBatch, k: int) -> Subsets:
         vertex = torch.arange(len(parent), device=device) - begin[parent]
         owner = owner[parent]
         members = torch.cat([(vertex + batch.ptr[owner])[:, None], members[parent]], dim=1)
-    ptr = torch.cat([batch.ptr.new_zeros(1), _choose(batch.ptr.diff(), k).cumsum(0)])
+    ptr = torch.cat([batch.ptr.new_zeros(1), count_subsets(batch.ptr.diff(), k).cumsum(0)])
     order = number_of(members, owner, batch.ptr, ptr).argsort()
     return Subsets(members[order], ptr)
 
@@ -183,7 +178,7 @@ def number_of(
 ) -> Int[Tensor, " K"]:
     """The number of each set, given its vertices in ascending order."""
     local = members - ptr[owner, None]
-    return set_ptr[owner] + sum(_choose(local[:, i], i + 1) for i in range(members.shape[1]))
+    return set_ptr[owner] + sum(count_subsets(local[:, i], i + 1) for i in range(members.shape[1]))
 
 
 def local_neighbours(batch: GraphBatch, sets: Subsets) -> Int[Tensor, "2 M"]:
@@ -243,8 +238,8 @@ def edges_within(
     return total
 
 
-def _choose(n: Int[Tensor, " K"], k: int) -> Int[Tensor, " K"]:
-    """N choose k, of small k."""
+def count_subsets(n: Int[Tensor, " K"], k: int) -> Int[Tensor, " K"]:
+    """The number of k-sets of n vertices, for k = 1, 2 or 3."""
     product = torch.ones_like(n)
     for i in range(k):
         product = product * (n - i)

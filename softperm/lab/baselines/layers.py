@@ -17,7 +17,7 @@ from softperm.data.collection import GraphBatch, prepare
 from softperm.nn.encoders import mix
 from softperm.nn.permutation import structure
 from softperm.ops.layers import Linear, VertexBatchNorm
-from softperm.ops.ragged import graph_maximum, neighbour_maximum, pool, propagate
+from softperm.ops.ragged import graph_maximum, pool, propagate
 
 Neighbours = Callable[[Float[Tensor, "V F"], Int[Tensor, "2 E"]], Float[Tensor, "V F"]]
 """Aggregates the vectors of each vertex's neighbours; edges are canonical."""
@@ -97,11 +97,6 @@ def mean_neighbours(
     return propagate(x, edge_index, canonical=True) / degree(x, edge_index).clamp(min=1)
 
 
-def max_neighbours(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V F"]:
-    """The largest value of each feature over each vertex's neighbours; 0 without any."""
-    return neighbour_maximum(x, edge_index)
-
-
 def degree(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Tensor, "V 1"]:
     """Number of neighbours of each vertex, in the dtype of ``x``."""
     return propagate(torch.ones_like(x[:, :1]), edge_index, canonical=True)
@@ -115,11 +110,6 @@ def sum_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tenso
 def mean_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
     """The mean over each graph's vertices."""
     return sum_readout(x, ptr) / ptr.diff().clamp(min=1)[:, None]
-
-
-def max_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
-    """The largest value of each feature over each graph's vertices."""
-    return graph_maximum(x, ptr)
 
 
 def edge_conditioned_sum(
@@ -232,7 +222,7 @@ class Layered(nn.Module):
         for layer in self.layers:
             x = layer(x, batch.edge_index)  # (V, H)
             vectors.append(x)
-        graph = max_readout(torch.cat(vectors, dim=1), batch.ptr)  # (B, L · H)
+        graph = graph_maximum(torch.cat(vectors, dim=1), batch.ptr)  # (B, L · H)
         return self.output(torch.relu(self.hidden(graph)))
 
 
@@ -262,4 +252,4 @@ class ReadoutGNN(nn.Module):
         batch = prepare(batch)
         x = structure(batch).to(next(self.parameters()).dtype)
         hidden = self.encoder(x, batch.edge_index, batch.ptr)  # (V, H)
-        return pool(torch.ones_like(hidden[:, :1]), hidden, batch.ptr)[:, 0]  # (B, H)
+        return sum_readout(hidden, batch.ptr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -136,35 +137,25 @@ class GINRound(nn.Module):
         return self.mlp(total, batch.ptr[-1])
 
 
-def gcn_with_edges(
-    features: int, edge_size: int, outputs: int, *, hidden: int = 300, layers: int = 5,
-    dropout: float = 0.5,
-) -> Molecular:  # fmt: skip
-    """GCN of OGB's examples: :class:`GCNRound`, mean readout, a linear layer."""
-    return _ogb_example(GCNRound, features, edge_size, outputs, hidden, layers, dropout)
-
-
-def gin_with_edges(
-    features: int, edge_size: int, outputs: int, *, hidden: int = 300, layers: int = 5,
-    dropout: float = 0.5,
-) -> Molecular:  # fmt: skip
-    """GIN of OGB's examples: :class:`GINRound`, mean readout, a linear layer."""
-    return _ogb_example(GINRound, features, edge_size, outputs, hidden, layers, dropout)
-
-
-def _ogb_example(
+def ogb_example(
     layer: Callable[[int, int], nn.Module],
     features: int,
     edge_size: int,
     outputs: int,
-    hidden: int,
-    layers: int,
-    dropout: float,
+    *,
+    hidden: int = 300,
+    layers: int = 5,
+    dropout: float = 0.5,
 ) -> Molecular:
+    """A network of OGB's examples: rounds of one kind, mean readout, a linear layer."""
     rounds = [layer(hidden, edge_size) for _ in range(layers)]
     head = nn.Linear(hidden, outputs)
     frame = {"dropout": dropout, "residual": False, "relu_last": False}
     return Molecular(features, hidden, rounds, head, **frame)
+
+
+gcn_with_edges = partial(ogb_example, GCNRound)
+gin_with_edges = partial(ogb_example, GINRound)
 
 
 # PNA (Corso et al., "Principal Neighbourhood Aggregation for Graph Nets", NeurIPS 2020).

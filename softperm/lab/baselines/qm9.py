@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch_geometric.nn.aggr import Set2Set
+from torch_geometric.utils import to_dense_adj
 
 from softperm.data.collection import GraphBatch, prepare
 from softperm.lab.baselines.layers import (
@@ -92,9 +93,7 @@ def bond_distance(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, " K"]:
     owner = owners(batch.ptr, int(batch.ptr[-1]))
     n = int(sizes.max()) if len(sizes) else 0
     local = torch.arange(len(owner), device=owner.device) - batch.ptr[owner]
-    row, col = batch.edge_index
-    adjacency = torch.zeros(len(sizes), n, n, device=owner.device)
-    adjacency[owner[row], local[row], local[col]] = 1.0
+    adjacency = to_dense_adj(batch.edge_index, owner, max_num_nodes=n, batch_size=len(sizes))
     eye = torch.eye(n, device=owner.device).expand_as(adjacency)
     distance = torch.where(eye > 0, 0.0, torch.inf)
     reached, steps = eye, 0

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from torch_geometric.utils import to_dense_adj, to_dense_batch
 
 from softperm.data.collection import Collection
 from softperm.data.datasets.synthetic import runtime_study
@@ -202,17 +203,10 @@ def pad(
 ) -> tuple[Float[Tensor, "b N S"], Float[Tensor, "b N N"], Float[Tensor, "b N F"] | None]:
     """Structural features, adjacency and attributes of the selected graphs, padded with zeros."""
     batch = graphs.batch(index)
-    place = torch.arange(batch.num_nodes, device=index.device) - batch.ptr[batch.batch]  # (V,)
-    structure = batch.structure.new_zeros(len(index), capacity, batch.structure.shape[1])
-    structure[batch.batch, place] = batch.structure
-    adjacency = batch.structure.new_zeros(len(index), capacity, capacity)
-    row, col = batch.edge_index
-    adjacency[batch.batch[row], place[row], place[col]] = 1.0
-    if "x" not in batch:
-        return structure, adjacency, None
-    x = batch.x.new_zeros(len(index), capacity, batch.x.shape[1])
-    x[batch.batch, place] = batch.x
-    return structure, adjacency, x
+    sizes = {"batch": batch.batch, "max_num_nodes": capacity, "batch_size": len(index)}
+    structure, _ = to_dense_batch(batch.structure, **sizes)
+    adjacency = to_dense_adj(batch.edge_index, **sizes)
+    return structure, adjacency, to_dense_batch(batch.x, **sizes)[0] if "x" in batch else None
 
 
 def _plan(permutation: nn.Module, x: Float[Tensor, "B N F"] | None) -> Float[Tensor, "B N P"]:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
+from sklearn.metrics.pairwise import euclidean_distances
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
@@ -92,11 +93,7 @@ class Fidelity:
 
 def vector_distances(vectors: Float[np.ndarray, "B Z"]) -> Float[np.ndarray, "B B"]:
     """Euclidean distances between all pairs of rows."""
-    vectors = vectors.astype(np.float64)
-    square = (vectors**2).sum(1)
-    gaps = square[:, None] + square[None, :] - 2 * vectors @ vectors.T
-    np.fill_diagonal(gaps, 0.0)
-    return np.sqrt(gaps.clip(min=0))
+    return euclidean_distances(vectors.astype(np.float64))
 
 
 def fidelity(

@@ -1,5 +1,7 @@
 """Systems equal their twins in PyG with equal weights."""
 
+from functools import partial
+
 import pytest
 import torch
 from lab.baselines.cases import GRAPHS
@@ -25,19 +27,18 @@ from softperm.lab.baselines.classification import (
     GCNLayer,
     SAGELayer,
     SAGEPoolLayer,
-    SAGESumLayer,
 )
 from softperm.lab.baselines.diffpool import side_losses
 from softperm.lab.baselines.layers import (
     edge_conditioned_sum,
-    max_readout,
     mean_readout,
+    sum_neighbours,
     sum_readout,
 )
 from softperm.lab.baselines.ogb import GINRound
 from softperm.lab.baselines.qm9 import EdgeNetwork
 from softperm.nn.permutation import align_adjacency
-from softperm.ops.ragged import pool
+from softperm.ops.ragged import graph_maximum, pool
 
 BATCH = double(collect(GRAPHS)).batch(torch.arange(len(GRAPHS)))
 X = torch.randn(BATCH.num_nodes, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -54,7 +55,7 @@ def copy(ours: nn.Linear, theirs: nn.Module) -> None:
     [
         (sum_readout, global_add_pool),
         (mean_readout, global_mean_pool),
-        (max_readout, global_max_pool),
+        (graph_maximum, global_max_pool),
     ],
 )
 def test_readouts_equal_pyg(ours, theirs):
@@ -64,7 +65,12 @@ def test_readouts_equal_pyg(ours, theirs):
 
 
 @pytest.mark.parametrize(
-    ("layer", "aggr"), [(SAGELayer, "mean"), (SAGESumLayer, "sum"), (SAGEPoolLayer, "max")]
+    ("layer", "aggr"),
+    [
+        (SAGELayer, "mean"),
+        (partial(SAGELayer, aggregate=sum_neighbours), "sum"),
+        (SAGEPoolLayer, "max"),
+    ],
 )
 def test_graphsage_equals_pyg(layer, aggr):
     ours = layer(5, 7).double()
