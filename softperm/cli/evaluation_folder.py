@@ -28,13 +28,8 @@ def claimed_folder(
     """Writes the settings of an evaluation into its folder, and adds the requested systems.
 
     Within the block, evaluations with other settings are refused; those with the same settings may
-    run at the same time.
-
-    Args:
-        out: the folder.
-        settings: settings of the evaluation; only the number of final runs may change later.
-        models: requested systems.
-        datasets: requested datasets, with the target if there are several; none for own graphs.
+    run at the same time. Only the number of final runs may change later. A dataset of several
+    targets is requested as ``DATASET-TARGET``; own graphs have no dataset.
 
     Raises:
         ValueError: the folder holds, or another process writes, results with other settings.

@@ -142,22 +142,9 @@ def compute_table(
 ) -> tuple[Summary, Any]:
     """A table of a trained model's results for a file or a dataset, written in constant memory.
 
-    Args:
-        run: run folder, model folder, or name on the Hub.
-        data: file of graphs, or the name of a dataset.
-        out: file or folder to write.
-        endings: of the formats that may be written.
-        device: where the network computes.
-        smiles_column: the column of SMILES.
-        id_column: the column of names.
-        symmetrise: whether to read directed edges in both directions.
-        skip_empty: whether to leave out graphs without vertices.
-        strict: whether to stop at the first graph without a result.
-        data_root: folder of raw datasets.
-        engine: ``local`` or ``ray``.
-        processes: number of processes on this machine.
-        options: what to compute, for :class:`softperm.estimators.streaming.ShardWorker`.
-        nearest: number of training graphs to name, and seconds for each graph; None for none.
+    Most arguments are options of the commands. ``endings`` are those of the formats that may be
+    written, ``options`` say what a :class:`softperm.estimators.streaming.ShardWorker` computes, and
+    ``nearest`` is the number of training graphs to name with the seconds for each graph.
 
     Returns:
         The summary of all graphs; and the score of predictions, or the length of vectors.

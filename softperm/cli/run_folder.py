@@ -64,14 +64,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Trains an estimator and writes the run folder; of several processes, the first writes.
 
-    Args:
-        estimator: with its settings.
-        data: what to learn.
-        fabric: the processes and devices that train.
-        out: the run folder.
-        config: source and settings of the run, for ``config.json``.
-        log: prints a line and appends it to the log.
-        training_index: whether to write an index of the training graphs.
+    ``config``, the source and settings of the run, is written to ``config.json``.
 
     Returns:
         The result to print. The test graphs are scored once, after the last epoch.

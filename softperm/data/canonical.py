@@ -425,12 +425,7 @@ def graph_from_lists(
 ) -> RawGraph:
     """A graph from a list of named vertices and a list of edges between them.
 
-    Args:
-        names: the name of each vertex.
-        vertices: the attributes of each vertex; see :func:`choose_fields`.
-        pairs: the names of the two ends of each edge.
-        edges: the attributes of each edge.
-        once: whether undirected edges are listed once.
+    ``vertices`` and ``edges`` hold their attributes, ``pairs`` the names of the ends of each edge.
 
     Raises:
         ValueError: two vertices of one name, or an edge to an unknown vertex.

@@ -158,20 +158,18 @@ class Adjacency:
     column: Int[np.ndarray, " E"]
 
     @classmethod
-    def of(cls, edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> Adjacency:
+    def of(cls, edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]) -> Adjacency:
         """The neighbour lists of a collection; its tensors may lie on any device.
 
         Args:
             edge_index: both directions of every edge, vertices numbered through the whole
                 collection, no self-loops, no duplicates, sorted by (row, column).
-            ptr: where each graph's vertices begin, with the total at the end; or, for one graph,
-                its number of vertices.
+            ptr: where each graph's vertices begin, with the total at the end.
 
         Raises:
             ValueError: the edges are not of this form, or join two graphs.
         """
-        bounds = torch.tensor([0, ptr]) if isinstance(ptr, int) else ptr
-        bounds = bounds.cpu().long().numpy()  # (B + 1,)
+        bounds = ptr.cpu().long().numpy()  # (B + 1,)
         row, column = edge_index.cpu().long().contiguous().numpy()  # (E,), (E,)
         edge_ptr = np.searchsorted(row, bounds)  # (B + 1,)
         inside = edge_ptr[0] == 0 and edge_ptr[-1] == row.size and (np.diff(edge_ptr) >= 0).all()
@@ -364,22 +362,8 @@ RING_BUDGET = 1 << 14
 """Edges that :func:`rings` looks at from one vertex for one length."""
 
 
-def degree(edge_index: Int[Tensor, "2 E"], num_nodes: int) -> Int[Tensor, " V"]:
-    r"""Number of neighbours of every vertex.
-
-    .. math:: d_v = |\{u : (v, u) \in E\}|
-
-    Returns:
-        Degrees, (V,) int64, on the device of ``edge_index``.
-
-    >>> degree(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), 4)
-    tensor([1, 2, 1, 0])
-    """
-    return torch.bincount(edge_index[0], minlength=num_nodes)
-
-
-def triangles(edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> Int[Tensor, " V"]:
-    r"""Number of triangles that each vertex lies in.
+def count_triangles(graphs: Adjacency) -> Int[np.ndarray, " V"]:
+    r"""Number of triangles that each vertex lies in, exactly.
 
     .. math:: t_v = |\{\{u, w\} : (v, u), (u, w), (w, v) \in E\}|
 
@@ -387,27 +371,7 @@ def triangles(edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"] | int) -> 
     vertex, even a hub, has few outgoing edges; each triangle is then found once, at its vertex of
     smallest degree. In a dense graph neighbourhoods are rows of bits, and the common neighbours of
     an edge's ends are counted 64 at a time. Whichever takes fewer steps is used.
-
-    Args:
-        edge_index: edges of canonical graphs laid end to end; see :meth:`Adjacency.of`.
-        ptr: where each graph's vertices begin, with the total at the end; or, for one graph, its
-            number of vertices.
-
-    Returns:
-        Triangle counts, (V,) int64 (exact), on the device of ``edge_index``. The work runs on the
-        CPU.
-
-    Raises:
-        ValueError: the edges are not sorted, repeat, are loops, join two graphs, or go one way.
-
-    >>> triangles(torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]), 4)
-    tensor([1, 1, 1, 0])
     """
-    return torch.from_numpy(count_triangles(Adjacency.of(edge_index, ptr))).to(edge_index.device)
-
-
-def count_triangles(graphs: Adjacency) -> Int[np.ndarray, " V"]:
-    """Number of triangles that each vertex lies in; see :func:`triangles`."""
     count = np.zeros(graphs.vertices, dtype=np.int64)
     work = graphs.edge_counts * (1 + graphs.edge_counts // (graphs.sizes + 1))
     graphs.over_graphs(_triangles, work, count)

@@ -133,12 +133,6 @@ class Sketch:
         Starts from the weights whose squared distances are nearest to the exact ones, near pairs
         counting most, and changes one weight at a time as long as the recall of the nearest graphs
         rises.
-
-        Args:
-            size: number of entries.
-            graphs: the graphs of the table.
-            vectors: their vectors by the network.
-            table: exact distances.
         """
         from scipy.optimize import nnls
 

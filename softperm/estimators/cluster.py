@@ -35,14 +35,8 @@ def run_on_ray(
     The cluster is that of the environment (``RAY_ADDRESS``), else a new one on this machine. The
     input, the model and the folder of the parts must have the same path on all machines.
 
-    Args:
-        worker: what to do with a shard.
-        open_shards: opens the input, on any machine.
-        report: receives the progress.
-        workers: number of actors; by default one for each GPU, or on CPUs one for each core.
-
-    Yields:
-        The number and the summary of each part, in order.
+    The arguments and results are those of :func:`softperm.estimators.streaming.run_shards`;
+    ``workers`` is the number of actors, by default one for each GPU, or on CPUs one for each core.
 
     Raises:
         ImportError: Ray is not installed.

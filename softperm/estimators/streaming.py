@@ -482,16 +482,13 @@ def run_shards(
                     yield shard
 
         if worker.device == "cpu":
-            results = map_in_processes(_numbered(worker), unfinished(), processes)
+            compute = lambda shard: (shard.number, worker(shard))  # noqa: E731
+            results = map_in_processes(compute, unfinished(), processes)
         else:
             reader = replace(worker, device="cpu")  # reading needs no copy of the model on the GPU
             encoded = map_in_processes(reader.encode, unfinished(), processes)
             results = ((each.number, worker.finish(each)) for each in encoded)
         yield from _in_order(worker, results, shares, report)
-
-
-def _numbered(worker: ShardWorker) -> Callable[[Shard | CollectionShard], tuple[int, Summary]]:
-    return lambda shard: (shard.number, worker(shard))
 
 
 def _in_order(

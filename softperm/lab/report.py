@@ -43,12 +43,8 @@ def write_report(
 ) -> dict[str, Path]:
     """Writes every form of the report.
 
-    Args:
-        records: of any number of datasets and systems.
-        folder: output folder; created if missing.
-        title: title of the report.
-        missing: sentences about systems that the tables leave out.
-        classes: names of the classes of datasets; numbers by default.
+    ``missing`` holds sentences about systems that the tables leave out, ``classes`` the names of
+    the classes of datasets, which are numbers by default.
 
     Returns:
         The path of each form: ``markdown``, ``latex``, ``csv``, ``html``.

@@ -343,11 +343,8 @@ class GraphForest:
     ) -> GraphForest:
         """The forests with the network's share that validation graphs ask for.
 
-        Args:
-            task: of the targets.
-            outputs: of the network and of the forests, for graphs that neither has learnt from.
-            y: targets of these graphs, (b,) or (b, T).
-            weight: of these graphs; 1 by default.
+        ``outputs`` are those of the network and of the forests for graphs of which neither has
+        learnt, ``y`` and ``weight`` the targets and weights of these.
         """
         values = torch.stack(outputs).double()  # (2, b, C)
         if isinstance(task, Classification):

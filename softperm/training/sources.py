@@ -69,17 +69,9 @@ def read_file(
 ) -> GraphFile | MappedFile:
     """The graphs of a file with the targets to learn: those named, or the only one there is.
 
-    Args:
-        path: the file or folder.
-        targets: names of the targets; None for the only one.
-        smiles_column: the column of SMILES in a table.
-        symmetrise: whether to treat directed edges as undirected.
-        skip_empty: whether to leave out graphs without vertices.
-        fields: names of the attributes of vertices and edges to read.
-        progress: receives the share of the file that is read.
-        strict: whether a row that cannot be read is an error, in place of being left out.
-        in_memory: bytes up to which a file is read into memory, 4 MiB by default; a larger one in a
-            format that is read piece by piece is prepared as mapped arrays.
+    A file of at most ``in_memory`` bytes, 4 MiB by default, is read into memory by
+    :func:`softperm.data.formats.read_graphs`. A larger one in a format that is read piece by piece
+    becomes mapped arrays, see :func:`softperm.data.formats.mapped.prepare_file`.
     """
     in_memory = IN_MEMORY if in_memory is None else in_memory
     options: dict[str, Any] = {

@@ -78,26 +78,12 @@ def fit_stack(
     on_epoch: Callable[[int], None] = lambda epoch: None,
     callbacks: Sequence[Callable[[Epoch], object]] = (),
 ) -> list[FitResult]:
-    """Trains M networks in place, each to the parameters of its best epoch.
+    """Trains M networks in place, each to the parameters of its best epoch; see :class:`Stack`.
 
-    Args:
-        models: see :class:`Stack`.
-        tasks: see :class:`Stack`.
-        graphs: see :class:`Stack`.
-        y: see :class:`Stack`.
-        train: see :class:`Stack`.
-        validation: see :class:`Stack`.
-        seeds: see :class:`Stack`.
-        config: see :class:`Stack`.
-        learning_rates: see :class:`Stack`.
-        criteria: see :class:`Stack`.
-        weight: see :class:`Stack`.
-        device: see :class:`Stack`.
-        checkpoint: file that holds the state while training runs and from which it resumes. The
-            end of the training is not written: saving the trained networks is up to the caller.
-        fingerprint: identifies models, data and settings; a checkpoint with another one is refused.
-        on_epoch: called with the number of each epoch as it ends.
-        callbacks: called with the first network's row of the curve; they wait for the device.
+    The state is held in the file ``checkpoint`` while training runs; one with another fingerprint
+    is refused. The end of the training is not written: saving the networks is up to the caller.
+    After each epoch ``on_epoch`` receives its number, and ``callbacks`` the first network's row of
+    the curve, for which they wait for the device.
 
     Raises:
         KeyboardInterrupt: training was stopped; see :func:`softperm.training.loop.fit`.
@@ -553,25 +539,22 @@ class StackedAdam:
         learning_rate: of all models, or of each.
         weight_decay: added to the gradient, as in ``torch.optim.Adam``.
         decoupled_decay: whether to shrink the parameters by it instead, as ``torch.optim.AdamW``.
-        betas: decay of the two moments.
-        eps: added to the denominator.
     """
+
+    betas, eps = (0.9, 0.999), 1e-8
 
     def __init__(
         self,
         parameters: Float[Tensor, "M K"],
         learning_rate: float | Float[Tensor, " M"] = 1e-3,
         weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
         *,
         decoupled_decay: bool = False,
     ) -> None:
         self.parameters = parameters
         rate = torch.as_tensor(learning_rate, dtype=parameters.dtype, device=parameters.device)
         self.learning_rate = rate.expand(len(parameters))
-        self.weight_decay, self.betas, self.eps = weight_decay, betas, eps
-        self.decoupled_decay = decoupled_decay
+        self.weight_decay, self.decoupled_decay = weight_decay, decoupled_decay
         self.steps = parameters.new_zeros(len(parameters))  # (M,)
         self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
 

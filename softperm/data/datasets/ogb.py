@@ -54,15 +54,7 @@ def ogb_recipe(entry: Entry, path: Path, downloaded: bool, processes: int | None
         table = _scan_table(entry.name, path, known.get("table"))
         split = {f"split_{part}": _split(path, part, known.get(part)) for part in _SPLIT}
         _check_split(entry.name, split, table.rows)
-        schema = Schema(
-            name=entry.name,
-            task="multilabel",
-            target_names=table.columns.targets,
-            label_values=tuple(OGB.atom_features.values()),
-            label_names=tuple(OGB.atom_features),
-            edge_label_values=tuple(OGB.bond_features.values()),
-            edge_label_names=tuple(OGB.bond_features),
-        )
+        schema = Schema.of_molecules(entry.name, "multilabel", table.columns.targets, OGB)
         return RawData(schema, _parts(entry.name, path, table, processes, progress), split)
 
     return Recipe(entry.name, source, options={}, modules=_MODULES, read=read, libraries=("rdkit",))
@@ -192,14 +184,7 @@ def _parts(
     for graphs, values in map_in_processes(partial(encode_rows, table.columns), work, processes):
         done += len(values)
         progress(f"preparing {name}", done, table.rows)
-        yield Part(
-            sizes=graphs.sizes,
-            edge_counts=graphs.edge_counts,
-            edge_index=graphs.edge_index,
-            label=graphs.atom,
-            edge_label=graphs.bond,
-            values=values,
-        )
+        yield Part.of_molecules(graphs, values=values)
 
 
 def encode_rows(columns: Columns, work: tuple[int, Sequence[str]]) -> tuple[Molecules, np.ndarray]:

@@ -31,6 +31,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from softperm.data.datasets.store import Store, file_digest
+from softperm.data.molecules import Encoding, Molecules
 from softperm.files import disk_errors, exclusive, remove_abandoned, workspace, write_atomically
 from softperm.parallel import thread_pool
 from softperm.progress import Report, silent
@@ -73,6 +74,21 @@ class Schema:
     edge_label_names: tuple[str, ...] = ()
     self_loops: int = 0
     duplicates: int = 0
+
+    @classmethod
+    def of_molecules(
+        cls, name: str, task: Task, target_names: tuple[str, ...], encoding: Encoding
+    ) -> Schema:
+        """The schema of molecules with the features of an encoding."""
+        return cls(
+            name,
+            task,
+            target_names,
+            label_values=tuple(encoding.atom_features.values()),
+            label_names=tuple(encoding.atom_features),
+            edge_label_values=tuple(encoding.bond_features.values()),
+            edge_label_names=tuple(encoding.bond_features),
+        )
 
     @classmethod
     def from_json(cls, values: dict) -> Schema:
@@ -383,6 +399,18 @@ class Part:
     position: Float[np.ndarray, "v 3"] | None = None
     classes: Int[np.ndarray, " b"] | None = None
     values: Float[np.ndarray, "b T"] | None = None
+
+    @classmethod
+    def of_molecules(cls, molecules: Molecules, **others: np.ndarray | None) -> Part:
+        """Molecules with the codes of atoms and bonds as labels, and other arrays."""
+        return cls(
+            sizes=molecules.sizes,
+            edge_counts=molecules.edge_counts,
+            edge_index=molecules.edge_index,
+            label=molecules.atom,
+            edge_label=molecules.bond,
+            **others,
+        )
 
 
 @dataclass(frozen=True)

@@ -90,15 +90,7 @@ def qm9_recipe(path: Path, dropped: Path | None, processes: int | None = None) -
     files = [path, *([beside] if beside.exists() else []), *([dropped] if dropped else [])]
 
     def read(progress: Report) -> RawData:
-        schema = Schema(
-            name="QM9",
-            task="regression",
-            target_names=tuple(QM9_UNITS),
-            label_values=tuple(QM9.atom_features.values()),
-            label_names=tuple(QM9.atom_features),
-            edge_label_values=tuple(QM9.bond_features.values()),
-            edge_label_names=tuple(QM9.bond_features),
-        )
+        schema = Schema.of_molecules("QM9", "regression", tuple(QM9_UNITS), QM9)
         if from_table:
             parts = _from_table(path, beside if beside.exists() else None, processes, progress)
         else:
@@ -183,15 +175,7 @@ def _parts(encoded: Iterable[tuple], values: np.ndarray, progress: Report) -> It
     for graphs, position in encoded:
         first, done = done, done + len(graphs.sizes)
         progress("preparing QM9", done, len(values))
-        yield Part(
-            sizes=graphs.sizes,
-            edge_counts=graphs.edge_counts,
-            edge_index=graphs.edge_index,
-            label=graphs.atom,
-            edge_label=graphs.bond,
-            position=position,
-            values=values[first:done],
-        )
+        yield Part.of_molecules(graphs, position=position, values=values[first:done])
 
 
 def _targets(text: io.StringIO, path: Path) -> tuple[dict[str, list[str]], np.ndarray]:

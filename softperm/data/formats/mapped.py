@@ -98,17 +98,8 @@ class Texts(Sequence[str]):
 class MappedFile:
     """The graphs of a file in mapped arrays; what a :class:`GraphFile` holds in memory.
 
-    Args:
-        graphs: all graphs, encoded by ``vocabulary``.
-        vocabulary: labels and fields of all graphs.
-        targets: one value for each graph by name, as for a :class:`GraphFile`. Of several targets
-            that are whole numbers, the values are floats.
-        name: the name of the collection.
-        ids: a name for each graph.
-        places: where each graph is in the file.
-        problems: rows that could not be read, with place and reason.
-        content: SHA-256 of the prepared arrays.
-        class_targets: targets that are classes by the format's definition.
+    The graphs are encoded by ``vocabulary``. Of several targets that are whole numbers, the values
+    are floats. ``content`` is the SHA-256 of the prepared arrays.
     """
 
     graphs: Collection
@@ -339,20 +330,9 @@ def prepare_file(
 ) -> MappedFile:
     """The graphs of a file in mapped arrays, prepared in constant memory if they are not yet.
 
-    The graphs, targets and names are those of :func:`softperm.data.formats.read_graphs`.
-
-    Args:
-        path: a file or folder in a format that is read piece by piece.
-        target: the targets to read; None means all of the file.
-        smiles_column: the column of SMILES in a table.
-        symmetrise: whether to treat directed edges as undirected.
-        skip_empty: whether to leave out graphs without vertices.
-        fields: names of the attributes of vertices and edges to read.
-        strict: whether a row that cannot be read is an error; otherwise it is left out.
-        progress: receives the share of the file that is read.
-        processes: number of processes; by default one for each core.
-        rows: number of rows in a part.
-        cache: folder of caches; by default the user's.
+    The graphs, targets and names are those of :func:`softperm.data.formats.read_graphs` with the
+    same arguments. Unless ``strict``, a row that cannot be read is left out. Work is divided among
+    ``processes``, one for each core by default, in parts of so many ``rows``.
 
     Raises:
         ValueError: the file cannot be used, or a tenth of its rows cannot.

@@ -65,14 +65,8 @@ def run(
 ) -> tuple[list[Timing], list[Timing]]:
     """Measures both curves of the paper: over n with P = 10, and over P with n = 50.
 
-    Each measurement is saved in ``runtime.json``, from which an interrupted study resumes.
-
-    Args:
-        folder: folder of the study.
-        epochs: timed epochs of ``fit``; 100 in the paper.
-        naive_epochs: timed epochs of the padded implementation.
-        device: where to train.
-        progress: receives the number of finished measurements.
+    Each measurement is saved in ``runtime.json``, from which an interrupted study resumes. The
+    paper's number of epochs is 100; the padded implementation has one of its own.
 
     Raises:
         ValueError: the folder holds a study with another device, other versions or other epochs.
