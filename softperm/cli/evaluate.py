@@ -369,12 +369,7 @@ def _own(
     folds: int,
 ) -> _Source:
     """The user's own graphs with the splits of a recipe."""
-    import numpy as np
-    import torch
-
     from softperm.data.datasets.catalogue import catalogue_spelling
-    from softperm.data.formats.mapped import MappedFile
-    from softperm.data.vocabulary import Vocabulary
     from softperm.lab.evaluation_data import from_graphs
     from softperm.training.sources import choose_task, from_file, read_file
 
@@ -382,24 +377,13 @@ def _own(
     with progress_bars() as report:
         file = read_file(data, wanted, smiles_column, symmetrise, progress=report, strict=True)
     kind = choose_task(task, file)
-    if isinstance(file, MappedFile):
-        graphs = file.graphs
-    else:
-        graphs = Vocabulary.learn(file.graphs).encode(file.graphs)
-    columns = list(file.targets.values())
-    classes = np.zeros(0)
-    if kind == "classification":
-        classes, codes = np.unique(columns[0], return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(f"{data} has graphs of one class only: there is nothing to compare")
-        y = torch.from_numpy(codes)
-    else:
-        y = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+    examples = from_file(file, kind, test_fraction=0.0, validation_fraction=0.0, seed=seed)
+    y = examples.y if kind == "classification" else examples.y.double()
     name = (
         file.name if catalogue_spelling(file.name) is None else f"{file.name}-file"
     )  # not the paper's
     return _Source(
-        from_graphs(recipe, name, graphs, y, kind, seed, folds),
-        tuple(map(str, classes)),
-        lambda _: from_file(file, kind, test_fraction=0.0, validation_fraction=0.0, seed=seed),
+        from_graphs(recipe, name, examples.graphs, y, kind, seed, folds),
+        () if examples.classes is None else tuple(map(str, examples.classes)),
+        lambda _: examples,
     )

@@ -24,7 +24,7 @@ from softperm.progress import progress_bars
 from softperm.settings import STANDARD_FIELDS, FieldNames, Rule, check_settings, choose, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from softperm.training.data import TrainingData
 
@@ -154,7 +154,7 @@ def train(
         seed, symmetrise = settings["seed"], settings["symmetrise"]
         fields = FieldNames(**choose(FieldNames, settings))
         reading = {"symmetrise": symmetrise, "seed": seed, "fields": fields}
-        examples, problems = _read(**source, **reading, **fractions, log=log)
+        examples, problems = _read(**source, **reading, fractions=fractions, log=log)
         if problems and first:
             write_atomically(out / PROBLEMS, "".join(f"{line}\n" for line in problems))
         estimator, names = make_estimator(examples.task), list(examples.target_names)
@@ -205,8 +205,7 @@ def _read(
     symmetrise: bool,
     seed: int,
     fields: FieldNames,
-    test_fraction: float | None,
-    validation_fraction: float | None,
+    fractions: Mapping[str, float | None],
     log: Callable[[str], None],
     strict: bool,
 ) -> tuple[TrainingData, Sequence[str]]:
@@ -214,10 +213,6 @@ def _read(
     from softperm.training import sources
 
     name, problems = dataset or str(data), ()
-    fractions: dict[str, Any] = {
-        "test_fraction": test_fraction,
-        "validation_fraction": validation_fraction,
-    }
     if dataset is not None or sources.is_dataset(name):
         if task != "auto" or smiles_column is not None:
             option = "--smiles-column" if task == "auto" else "--task"
@@ -228,9 +223,8 @@ def _read(
                 "files of graphs: the fields of a dataset have no names"
             )
         opened = sources.load_dataset(name, data_root, symmetrise=symmetrise, progress=True)
-        examples = sources.from_dataset(
-            opened, target, **fractions, seed=seed, skip_empty=skip_empty
-        )
+        shares: dict[str, Any] = {**fractions}
+        examples = sources.from_dataset(opened, target, **shares, seed=seed, skip_empty=skip_empty)
     else:
         with progress_bars() as report:
             file = sources.read_file(

@@ -1118,10 +1118,7 @@ class ColourVocabulary:
         Raises:
             ValueError: a key is unknown or missing, or a value is not of its kind.
         """
-        expected = {field.name for field in fields(cls)}
-        if not isinstance(config, Mapping) or set(config) != expected:
-            found = sorted(config) if isinstance(config, Mapping) else type(config).__name__
-            raise ValueError(f"colours: expected the keys {sorted(expected)}, found {found}")
+        check_keys("colours", config, [field.name for field in fields(cls)])
         rounds, colours, pooled = (config[k] for k in ("rounds", "colours", "pooled"))
         sound = (
             all(isinstance(values, list) for values in (rounds, colours, pooled))
@@ -1136,6 +1133,13 @@ class ColourVocabulary:
                 "length, and degree true or false"
             )
         return cls(tuple(rounds), tuple(map(tuple, colours)), tuple(pooled), config["degree"])
+
+
+def check_keys(name: str, config: Any, expected: Sequence[str]) -> None:
+    """Raises ValueError unless a value of a file is a mapping with these keys."""
+    found = sorted(config) if isinstance(config, Mapping) else type(config).__name__
+    if found != sorted(expected):
+        raise ValueError(f"{name}: expected the keys {sorted(expected)}, found {found}")
 
 
 def colour_counts(collection: Collection, vocabulary: ColourVocabulary) -> scipy.sparse.csr_array:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from softperm.data.canonical import check_same_fields, count_edges, describe_field, has_rows, width
 from softperm.data.collection import Collection
+from softperm.data.features import check_keys
 from softperm.data.molecules import Molecules, bond_names, element_symbols
 from softperm.errors import GraphError, GraphWarning
 from softperm.pyg import Data
@@ -157,12 +158,9 @@ class Vocabulary:
         Raises:
             ValueError: if a key is unknown or missing, or a value has the wrong type.
         """
-        expected = {each.name for each in fields(cls)}
         if isinstance(config, Mapping) and "columns" not in config:  # of version 0.3
             config = {**config, "columns": {}}
-        if not isinstance(config, Mapping) or set(config) != expected:
-            found = sorted(config) if isinstance(config, Mapping) else type(config).__name__
-            raise ValueError(f"vocabulary: expected the keys {sorted(expected)}, found {found}")
+        check_keys("vocabulary", config, [each.name for each in fields(cls)])
         for key in ("labels", "edge_labels"):
             _check_columns(key, config[key])
         for key in ("x_size", "edge_attr_size"):

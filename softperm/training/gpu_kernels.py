@@ -1,6 +1,6 @@
 """Triton kernels of stacked training: Adam's update, and mini-batches cut from a collection.
 
-Each number is read and written once. ``batching.py`` and ``stack.py`` hold the definitions that
+Each number is read and written once. ``data.py`` and ``stack.py`` hold the definitions that
 these kernels are tested against.
 """
 

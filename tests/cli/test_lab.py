@@ -90,7 +90,7 @@ def test_graphs_of_one_class_leave_no_folder_behind(tmp_path):
     data = write_json_lines(tmp_path / "g.jsonl", graphs, kind=["ring"] * len(graphs))
     done = run_command("evaluate", "--data", data, "--out", tmp_path / "out")
     assert done.exit_code == 2
-    assert "graphs of one class only" in done.stderr
+    assert "y has only one class" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
