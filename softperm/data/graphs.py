@@ -101,11 +101,7 @@ def read_list(
 ) -> tuple[list[Data], dict[str, tuple[str, ...]]]:
     """The graphs of :func:`as_graphs`, and the names of the columns of fields chosen by name.
 
-    Args:
-        objs: the graphs.
-        symmetrise: whether to treat directed edges as undirected.
-        fields: names of the attributes to read.
-        again: whether other graphs of the collection have had the warnings about attributes.
+    ``again`` says whether other graphs of the collection have had the warnings about attributes.
     """
     objs = _as_list(objs)
     kinds = []

@@ -224,10 +224,6 @@ def read_each(
 ) -> tuple[Molecules | None, dict[int, str]]:
     """The molecules that can be read, and the problem of each other one by its position.
 
-    Args:
-        smiles: the molecules.
-        read: reads one of them; raises ValueError.
-
     Returns:
         The molecules laid end to end, None if there are none; and the problems.
     """

@@ -230,13 +230,7 @@ def _check_columns(key: str, columns: Any) -> None:
 def molecule_collection(
     molecules: Molecules, atom_sizes: tuple[int, ...], bond_sizes: tuple[int, ...]
 ) -> Collection:
-    """A collection of molecules whose labels are the codes of atoms and bonds.
-
-    Args:
-        molecules: the molecules.
-        atom_sizes: number of codes of each feature of an atom.
-        bond_sizes: number of codes of each feature of a bond.
-    """
+    """A collection of molecules whose labels are the codes of atoms and bonds."""
     return Collection.from_counts(
         molecules.sizes,
         molecules.edge_counts,

@@ -595,12 +595,7 @@ def _check_identity(folder: Path, identity: dict[str, Any], keep: bool) -> None:
 
 
 def score_parts(worker: ShardWorker, count: int) -> dict[str, Any] | str:
-    """The model's score where the input has its targets, or why there is none.
-
-    Args:
-        worker: that computed the parts.
-        count: number of parts.
-    """
+    """The model's score where the input has its targets, or why there is none."""
     estimator = worker.estimator
     files = [worker.score_file(number) for number in range(count)]
     if not estimator.target_names_ or not all(file.exists() for file in files):

@@ -34,12 +34,7 @@ ENSEMBLE = dict(rules(PiGNNConfig))["ensemble"]
 
 
 def configuration_key(configuration: Mapping[str, Any], without: Sequence[str] = ()) -> str:
-    """A text that is equal for equal configurations, also after JSON made lists of tuples.
-
-    Args:
-        configuration: hyper-parameters by name.
-        without: names to ignore.
-    """
+    """A text that is equal for equal configurations, also after JSON made lists of tuples."""
     counted = {k: v for k, v in configuration.items() if k not in without}
     return json.dumps(counted, sort_keys=True)
 

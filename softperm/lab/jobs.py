@@ -240,14 +240,6 @@ def train_job(
     so that several jobs can take turns; a network that is trained alone takes all its epochs at
     once.
 
-    Args:
-        job: what to train.
-        data: graphs, targets and splits.
-        memory: measures the peak memory of the jobs on a device, on which this one is trained.
-        checkpoint: file from which an interrupted training resumes.
-        on_epoch: called with the number of each finished epoch.
-        interrupted: whether to stop.
-
     Raises:
         KeyboardInterrupt: the training was interrupted; the checkpoint holds its state.
     """

@@ -159,14 +159,8 @@ def evaluate(
 ) -> list[Record]:
     """Runs the whole protocol on one dataset; finished trainings are loaded, not repeated.
 
-    Args:
-        data: graphs, targets and splits.
-        contenders: systems to compare.
-        settings: numbers of the protocol.
-        executor: where models are trained.
-        folder: folder of records and checkpoints. Several processes may share it: a process waits
-            while another one evaluates the same system on the same dataset, then loads its records.
-        progress: receives the number of finished epochs.
+    Several processes may share the folder of records and checkpoints: a process waits while another
+    one evaluates the same system on the same dataset, then loads its records.
 
     Raises:
         ValueError: a system does not support this kind of task; nothing was trained.

@@ -127,10 +127,6 @@ def _is_table(value: object) -> bool:
 def grid_points(grid: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:
     """Every combination of a grid's values, the last name varying fastest.
 
-    Args:
-        grid: values by name.
-        most: maximum number of points, spread evenly; all by default.
-
     >>> grid_points({"P": [20, 30], "H": [32]})
     [{'P': 20, 'H': 32}, {'P': 30, 'H': 32}]
     >>> grid_points({"P": [1, 2, 3, 4, 5]}, most=2)

@@ -653,13 +653,7 @@ def _distribution(
 def quantiles(
     values: Float[np.ndarray, " V"], ptr: Int[np.ndarray, " B1"], shares: Sequence[float]
 ) -> Float[np.ndarray, "B Q"]:
-    """Quantiles of the values of each graph, as NumPy's; 0 for a graph without values.
-
-    Args:
-        values: one number of each vertex or edge.
-        ptr: where the values of each graph begin, with their number at the end.
-        shares: the quantiles, between 0 and 1.
-    """
+    """Quantiles of the values of each graph, as NumPy's; 0 for a graph without values."""
     count = np.diff(ptr)[:, None]
     owner = np.repeat(np.arange(len(count)), count[:, 0])
     ordered = np.append(values[np.lexsort((values, owner))].astype(np.float64), 0.0)
@@ -680,9 +674,7 @@ def largest_degree(graphs: Collection, index: Int[Tensor, " b"]) -> int:
 def count_table(graphs: Collection, most_degree: int) -> Float[np.ndarray, "B columns"]:
     """Numbers of vertices and edges, counts of labels and degrees, quartiles of attributes.
 
-    Args:
-        graphs: the collection.
-        most_degree: largest degree that is counted by itself.
+    Degrees above ``most_degree`` are counted together.
     """
     sizes, edges = graphs.sizes.cpu().numpy(), graphs.edge_ptr.diff().cpu().numpy() / 2
     degrees = _degrees(graphs).clamp(max=most_degree)[:, None]

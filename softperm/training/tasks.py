@@ -364,14 +364,7 @@ class LinearFit:
         y: Float[Tensor, "B T"],
         weight: Float[Tensor, " B"] | None = None,
     ) -> LinearFit:
-        """The fit of the training graphs.
-
-        Args:
-            graphs: the collection.
-            train: the training graphs.
-            y: targets of all graphs, NaN where missing.
-            weight: of each graph; 1 by default.
-        """
+        """The fit of the training graphs, whose missing targets are NaN."""
         from sklearn.linear_model import RidgeCV
 
         sizes, edge_sizes = tuple(graphs.label_sizes), tuple(graphs.edge_label_sizes)

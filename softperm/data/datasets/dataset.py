@@ -260,12 +260,6 @@ def _other_names(name: str) -> str:
 def dataset_of(prepared: Prepared, store: Store, task: Task | None, attributes: bool) -> Dataset:
     """The dataset in prepared files.
 
-    Args:
-        prepared: the mapped files.
-        store: where its raw files are.
-        task: which targets to use, if the source has both classes and values.
-        attributes: whether the graphs have continuous vertex attributes.
-
     Raises:
         GraphError: an attribute is not finite.
         ValueError: the source has no targets for the task.

@@ -63,10 +63,6 @@ def ogb_recipe(entry: Entry, path: Path, downloaded: bool, processes: int | None
 def unknown_files(entry: Entry, path: Path) -> list[str]:
     """The files whose text differs from the official one.
 
-    Args:
-        entry: the dataset.
-        path: folder or zip archive in OGB's layout.
-
     Returns:
         Their places; empty also if the official checksums are not known.
     """

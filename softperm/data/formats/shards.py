@@ -115,11 +115,6 @@ def canonical_graph(
 ) -> tuple[Data, Removed]:
     """The canonical graph of a record, and what it does not have of it.
 
-    Args:
-        record: the graph as its file lists it.
-        symmetrise: whether to treat directed edges as undirected.
-        fields: names of the attributes of vertices and edges to read.
-
     Raises:
         ValueError: the graph cannot be used.
     """

@@ -107,10 +107,6 @@ def read_tu(path: Path, name: str | None = None, symmetrise: bool = False) -> TU
 def read_tu_graphs(path: Path, symmetrise: bool) -> tuple[str, list[Data], dict[str, np.ndarray]]:
     """The name of a dataset in TUDataset's format, its graphs, and its targets.
 
-    Args:
-        path: the folder or zip archive.
-        symmetrise: whether one line is enough for an undirected edge.
-
     Returns:
         The name; canonical graphs in the order of the files; the targets of each graph by name:
         ``graph_label``, the same under the name ``target``, and ``graph_attribute``. Several

@@ -307,10 +307,6 @@ def first_eigenvector(
 ) -> Float64[Tensor, " V"]:
     """The first non-trivial eigenvector of each graph's Laplacian, graphs of like size together.
 
-    Args:
-        edge_index: directed edges, numbered over the whole batch.
-        ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
-
     Returns:
         A number for each vertex, of norm 1 over each graph; 0 in a graph without edges.
     """
