@@ -8,8 +8,10 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+import shape_checks
 
 sys.modules["outdated"] = None  # type: ignore[assignment]  # ogb would ask the network for newer versions
+jaxtyping.jaxtyped = shape_checks.jaxtyped
 
 
 def find_data_root() -> Path | None:

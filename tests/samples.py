@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 from typer.testing import CliRunner, Result
 
 from softperm.cli import app
 from softperm.data.collection import Collection
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
+from softperm.pyg import Data
 from softperm.settings import PAPER
 
 
