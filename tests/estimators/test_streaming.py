@@ -50,27 +50,42 @@ def worker(folder: Path, out: Path, **options) -> ShardWorker:
     )
 
 
-def test_rows_equal_those_in_memory_whatever_the_cuts(trained, tmp_path):
+def load_and_note(log: Path, folder: str, device: str) -> PiGNNClassifier:
+    with log.open("a") as stream:
+        stream.write(f"{os.getpid()} {device}\n")
+    return PiGNNClassifier.load(folder, "cpu")
+
+
+@pytest.fixture(scope="module")
+def in_two_processes(trained, tmp_path_factory) -> Path:
+    """The folder of a table that two processes made, and of the log of the models they loaded."""
+    folder = tmp_path_factory.mktemp("two")
+    shards = partial(read_shards, write_molecules(folder / "m.csv", 130), rows=30, id_column="id")
+    made = ShardWorker(
+        str(trained[1]), "cuda:0", folder=folder / "t.parts", ending=".csv", vectors=False,
+        load=partial(load_and_note, folder / "log"),
+    )  # fmt: skip
+    write_table(made, shards, folder / "t.csv", {}, partial(run_shards, processes=2))
+    return folder
+
+
+def test_rows_equal_those_in_memory_whatever_the_cuts(trained, in_two_processes, tmp_path):
     made, folder = trained
     path = write_molecules(tmp_path / "m.csv", 130)
     expected = made.predict_proba([MOLECULES[i % 60] for i in range(130)])
-    contents = set()
-    for processes, rows in ((1, 30), (2, 30), (1, 1000)):
-        out = tmp_path / f"{processes}-{rows}.csv"
+    tables = [in_two_processes / "t.csv"]
+    for rows in (30, 1000):
+        out = tmp_path / f"{rows}.csv"
         shards = partial(read_shards, path, rows=rows, id_column="id")
-        write_table(
-            worker(folder, out.with_suffix(".parts")),
-            shards,
-            out,
-            {},
-            partial(run_shards, processes=processes),
-        )
+        one_process = partial(run_shards, processes=1)
+        write_table(worker(folder, out.with_suffix(".parts")), shards, out, {}, one_process)
+        tables.append(out)
+    for out in tables:
         table = np.loadtxt(out, delimiter=",", skiprows=1, dtype=str)
         assert table[:, 0].tolist() == [f"m{i}" for i in range(130)]
         np.testing.assert_allclose(table[:, 2:4].astype(float), expected, rtol=0, atol=1e-5)
-        if rows == 30:
-            contents.add(out.read_bytes())
-    assert len(contents) == 1, "the number of processes does not change a bit"
+    same = tables[0].read_bytes() == tables[1].read_bytes()
+    assert same, "the number of processes does not change a bit"
 
 
 KILLED = """
@@ -214,22 +229,12 @@ def test_the_score_does_not_depend_on_the_parts(tmp_path, monkeypatch):
     assert found[0]["score"] == pytest.approx(made.score(MOLECULES, labels))
 
 
-def load_and_note(log: Path, folder: str, device: str) -> PiGNNClassifier:
-    with log.open("a") as stream:
-        stream.write(f"{os.getpid()} {device}\n")
-    return PiGNNClassifier.load(folder, "cpu")
-
-
-def test_reading_processes_leave_the_model_off_the_gpu(trained, tmp_path):
-    path, log = write_molecules(tmp_path / "m.csv", 90), tmp_path / "log"
-    load = partial(load_and_note, log)
-    made = ShardWorker(
-        str(trained[1]), "cuda:0", folder=tmp_path, ending=".csv", vectors=True, load=load
-    )
-    list(run_shards(made, partial(read_shards, path, rows=20), processes=2))
-    loaded = dict(line.split(" ") for line in log.read_text().splitlines())
+def test_reading_processes_leave_the_model_off_the_gpu(in_two_processes):
+    log = (in_two_processes / "log").read_text().splitlines()
+    loaded = dict(line.split(" ") for line in log)
     here = loaded.pop(str(os.getpid()))
     assert here == "cuda:0"
+    assert loaded
     assert set(loaded.values()) == {"cpu"}
 
 
