@@ -22,9 +22,10 @@ def find_data_root() -> Path | None:
 
 
 SLOWEST = (
-    "test_kernels", "test_devices", "test_ray", "test_packaging", "test_scheduler", "test_stack",
-    "test_model", "test_interrupt", "test_examples", "test_operators", "test_exact", "test_laws",
-    "test_train", "test_lab", "test_protocol",
+    "test_kernels", "test_kills", "test_devices", "test_ray", "test_packaging", "test_streaming",
+    "test_train", "test_model", "test_stack", "test_attribution", "test_worker_processes",
+    "test_index", "test_lab", "test_explain", "test_train_dataset", "test_scheduler",
+    "test_interrupt", "test_examples", "test_operators", "test_exact", "test_laws", "test_protocol",
 )  # fmt: skip
 """The slowest test files run first, so that no worker is left with one of them at the end."""
 

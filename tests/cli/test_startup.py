@@ -19,7 +19,10 @@ try:
 finally:
     heavy = ["torch._dynamo.convert_frame", "pandas.core", "lightning_fabric", "matplotlib",
              "sklearn.metrics", "sklearn.ensemble", "torch_geometric.nn.conv", "scipy.optimize",
-             "networkx.algorithms", "softperm.distance", "torch.export.exported_program"]
+             "networkx.algorithms", "softperm.distance", "torch.export.exported_program",
+             "torch._inductor", "sympy", "triton", "scipy.stats._stats_py", "huggingface_hub",
+             "pyarrow", "rdkit", "PIL", "starlette", "ray", "faiss", "softperm.search",
+             "softperm.explain", "softperm.explore", "softperm.lab.protocol"]
     print("loaded:", [name for name in heavy if name in sys.modules])
 """
 
