@@ -46,7 +46,7 @@ class LatentVertex:
         vertices: share of all vertices that are assigned to it more strongly than to any other.
         labels: the most frequent labels among these vertices; empty without labels.
         degrees: the same of degrees.
-        neighbourhoods: the same of vertices with their neighbours' labels, such as ``O (C H)``.
+        neighbourhoods: the same of vertices and neighbours, such as ``O next to C, H``.
         examples: the vertices assigned to it most strongly, at most one of each graph.
     """
 
@@ -114,12 +114,9 @@ class LatentSummary:
 
     def _describe(self, kind: np.ndarray, vertex: int, ends: np.ndarray) -> str:
         names = sorted(self._name(int(kind[v])) for v in ends)
-        listed = " ".join(names[:8]) + (" …" if len(names) > 8 else "")
-        return (
-            f"{self._name(int(kind[vertex]))} ({listed})"
-            if names
-            else self._name(int(kind[vertex]))
-        )
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        own = self._name(int(kind[vertex]))
+        return f"{own} next to {listed}" if names else f"{own} alone"
 
     def _name(self, kind: int) -> str:
         return self.label_names[kind] if self.label_names else f"degree {kind}"

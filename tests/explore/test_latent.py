@@ -31,7 +31,7 @@ def test_a_latent_vertex_that_receives_one_label_stands_for_it():
     assert (second.labels[0].name, second.labels[0].here) == ("b", 1.0)
     assert second.labels[0].overall == pytest.approx(1 / 3)
     assert second.mass == pytest.approx(1 / 3)
-    assert {share.name for share in second.neighbourhoods} >= {"b (a)"}
+    assert {share.name for share in second.neighbourhoods} >= {"b next to a"}
     assert second.neighbourhoods[0].here == 1.0
 
 
@@ -74,6 +74,6 @@ def test_batches_do_not_change_the_summary():
 def test_without_labels_neighbourhoods_are_degrees():
     d = np.eye(2, dtype=np.float32)[[0, 1, 1, 1]]
     hub, leaves = summary_of([nx.star_graph(3)], d, ())
-    assert hub.neighbourhoods[0].name == "degree 3 (degree 1 degree 1 degree 1)"
+    assert hub.neighbourhoods[0].name == "degree 3 next to degree 1, degree 1, degree 1"
     assert leaves.degrees[0].name == "1"
     assert not hub.labels

@@ -342,6 +342,10 @@ def test_the_page_fits_its_window_and_follows_the_colour_scheme(open_page, explo
     page = open_page(explored.path, viewport={"width": width, "height": 800}, color_scheme=scheme)
     page.evaluate("window.page.open(39).then(() => window.page.compare(5))")
     page.wait_for_selector("#verdict[data-exact]")
+    drawings = page.locator("#panel-compare svg.drawing")
+    boxes = [drawings.nth(k).bounding_box() for k in (0, 1)]
+    assert (boxes[0]["y"] == boxes[1]["y"]) == (width == 1280)  # side by side, or on a phone below
+    assert min(box["width"] for box in boxes) > 200
     for panel in ("graph", "compare", "latent", "model"):
         page.evaluate(f"window.page.select('{panel}')")
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width

@@ -14,7 +14,7 @@ export async function showComparison(panel, collection, first, second, ask = nul
   const holders = [h("div", { class: "drawing-holder" }), h("div", { class: "drawing-holder" })];
   const titles = [first, second].map((graph) => h("h3", { class: "name" }, graph.name));
   panel.replaceChildren(
-    h("div", { class: "pair" }, h("div", {}, titles[0], holders[0]), h("div", {}, titles[1], holders[1])),
+    h("div", { class: "pair drawings" }, h("div", {}, titles[0], holders[0]), h("div", {}, titles[1], holders[1])),
     verdict,
     h(
       "p",

@@ -50,7 +50,7 @@ function meaning(p, latent) {
   if (!latent.vertices) return `${start}It stands for no vertex: each is assigned to another one more strongly.`;
   const telling = (list) => list.filter((share) => share.here > TELLING * share.overall && share.here > 0.05);
   const parts = [];
-  for (const [word, list] of [["label", latent.labels], ["degree", latent.degrees], ["neighbourhood", latent.neighbourhoods]]) {
+  for (const [word, list] of [["with label", latent.labels], ["of degree", latent.degrees], ["such as", latent.neighbourhoods]]) {
     const names = telling(list).slice(0, 2);
     if (names.length) {
       parts.push(`${word} ${names.map((s) => `${s.name} (${percent(s.here)} here, ${percent(s.overall)} overall)`).join(" and ")}`);
@@ -59,7 +59,7 @@ function meaning(p, latent) {
   if (!parts.length) {
     return `${start}Its vertices are much like all others: this latent vertex does not tell vertices apart.`;
   }
-  return `${start}It stands for vertices with ${parts.join("; ")}.`;
+  return `${start}It stands for vertices ${parts.join("; ")}.`;
 }
 
 function shares(title, list) {
