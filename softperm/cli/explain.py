@@ -51,14 +51,19 @@ def explain(
         str | None, typer.Option(help="Class or target to explain; all of them in the table.")
     ] = None,
     through_network: Annotated[
-        bool, typer.Option(help="Explain by the features that the soft permutation depends on.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--through-network/--fixed-permutation",
+            help="Let the soft permutation move with the features of vertices, or hold it fixed: "
+            "faster, with contributions of edges of their own.",
+        ),
+    ] = True,
     probabilities: Annotated[
         bool, typer.Option(help="Explain probabilities in place of logits.")
     ] = False,
     tolerance: Annotated[
         float, typer.Option(help="Largest relative error of the sums of contributions.")
-    ] = 2e-5,
+    ] = 1e-4,
     pictures: Annotated[
         Path | None, typer.Option(help="Folder of pictures to write, one for each graph.")
     ] = None,
@@ -73,11 +78,12 @@ def explain(
 ) -> None:
     """Explain each prediction by the contributions of vertices, edges and attributes.
 
-    The contributions of a graph add up to its output minus that of the empty graph or, with
-    --through-network, of the same graph with features of zero. If a network and a forest predict
-    together, the network's part is explained. Pictures shade vertices and edges by their
-    contribution to --output, by default the predicted class. Deletion curves show how the output
-    falls when the largest contributions are removed first.
+    The contributions of a graph add up to its output minus that of the same graph with features of
+    zero or, with --fixed-permutation, of the empty graph. If a network and a forest predict
+    together, the network's part is explained. Pictures shade vertices by their contribution to
+    --output, by default the predicted class, and edges by theirs with their shares of those of
+    their vertices. Deletion curves show how the output falls when the largest contributions are
+    removed first.
     """
     from softperm.progress import progress_bars
 
@@ -183,6 +189,7 @@ def _write_json(stream: Any, output: int | None) -> Callable[[str, Explanation],
                     "baseline": float(explanation.baseline[c]),
                     "vertex_contributions": explanation.vertices[:, c].tolist(),
                     "edge_contributions": explanation.edges[:, c].tolist(),
+                    "edge_totals": explanation.edge_totals[:, c].tolist(),
                 }
                 for c in outputs
             ],

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from softperm.nn.attribution import Explanation
 from softperm.pyg import Data
 
-COLOURS = "RdBu_r"
-"""Blue speaks against the output, red in favour of it; told apart by the colour-blind too."""
+COLOURS = "RdBu"
+"""Red lowers the output, blue raises it, as on the page; told apart by the colour-blind too."""
 
 
 def draw_explanation(
@@ -26,6 +26,8 @@ def draw_explanation(
 ) -> Figure:
     """Draws a graph, vertices and edges shaded by their contributions to one output.
 
+    Edges are shaded by ``edge_totals``: with their shares of the contributions of their vertices.
+
     Args:
         graph: a canonical graph.
         explanation: of this graph.
@@ -35,7 +37,7 @@ def draw_explanation(
     import networkx as nx
 
     chosen = _chosen(explanation, output)
-    vertices, edges = explanation.vertices[:, chosen], explanation.edges[:, chosen]
+    vertices, edges = explanation.vertices[:, chosen], explanation.edge_totals[:, chosen]
     scale = _scale(vertices, edges)
     drawn = nx.empty_graph(len(vertices))
     pairs = [(int(u), int(v)) for u, v in explanation.edge_index.T]
@@ -72,6 +74,8 @@ def draw_explanation(
 def draw_molecule(smiles: str, explanation: Explanation, output: int | None = None) -> str:
     """Draws a molecule as SVG, atoms and bonds shaded by their contributions to one output.
 
+    Bonds are shaded by ``edge_totals``: with their shares of the contributions of their atoms.
+
     Args:
         smiles: the molecule whose atoms, in the order of the SMILES, are the graph's vertices.
         explanation: of its graph.
@@ -84,7 +88,7 @@ def draw_molecule(smiles: str, explanation: Explanation, output: int | None = No
     from softperm.data.molecules import parse_smiles, rdkit_chem
 
     mol, chosen = parse_smiles(smiles), _chosen(explanation, output)
-    vertices, edges = explanation.vertices[:, chosen], explanation.edges[:, chosen]
+    vertices, edges = explanation.vertices[:, chosen], explanation.edge_totals[:, chosen]
     if mol.GetNumAtoms() < len(vertices):
         mol = rdkit_chem().AddHs(mol)
     if mol.GetNumAtoms() != len(vertices):

@@ -15,6 +15,7 @@ from torch_geometric.nn import MessagePassing
 from softperm.data.collection import Collection
 from softperm.estimators.pignn import PiGNNEstimator
 from softperm.explain.deletion import without
+from softperm.nn.attribution import TOLERANCE
 
 
 class ExplainedModel(nn.Module):
@@ -83,7 +84,7 @@ class PiGNNExplainer(ExplainerAlgorithm):
         tolerance: largest error of the sums, relative to the largest difference.
     """
 
-    def __init__(self, through_network: bool = False, tolerance: float = 2e-5) -> None:
+    def __init__(self, through_network: bool = True, tolerance: float = TOLERANCE) -> None:
         super().__init__()
         self.through_network, self.tolerance = through_network, tolerance
 

@@ -139,6 +139,7 @@ class Answers:
             "vertices": result.vertices.tolist(),
             "edge_index": result.edge_index.T.tolist(),
             "edges": result.edges.tolist(),
+            "edge_totals": result.edge_totals.tolist(),
         }
 
     def search(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ LARGEST = 1000  # vertices of a graph that is drawn
 TARGETS = 12  # targets with columns of their own
 PROVEN_GRAPHS = 2000  # graphs whose proven neighbours are looked up
 PROVEN_SECONDS = 1.0
-EXPLANATION_TOLERANCE = 1e-3
+EXPLANATION_TOLERANCE = 1e-3  # finer steps change no colour of a drawing
 CATEGORIES = 50  # a column of more distinct strings is for search only
 
 Report = Callable[[str, int, int], None]
@@ -115,7 +115,7 @@ class StoredExplanation:
 
     Attributes:
         vertices: contribution of each vertex.
-        edges: contribution of each undirected edge, in the order of :class:`Drawings`.
+        edges: ``edge_totals`` of each undirected edge, in the order of :class:`Drawings`.
     """
 
     vertices: Float[np.ndarray, "N C"]
@@ -421,7 +421,7 @@ def _explain(
     for done, i in enumerate(chosen):
         report("explaining predictions", done, len(chosen))
         result = next(results)
-        stored[i] = StoredExplanation(result.vertices, result.edges)
+        stored[i] = StoredExplanation(result.vertices, result.edge_totals)
     report("explaining predictions", len(chosen), len(chosen))
     return stored
 

@@ -43,6 +43,8 @@ from softperm.nn.model import (
 )
 from softperm.pyg import Data
 
+TOLERANCE = 1e-4
+"""Largest completeness error relative to the largest difference from the baseline, by default."""
 NODES = 4
 """Gauss–Legendre nodes in each interval of the path."""
 LARGEST_COUNT = 2**17
@@ -193,36 +195,40 @@ class Explainer:
         model: the network; a copy of it in float64 is used.
         decode: applied to the network's outputs (B, C), which are explained in this form; must be
             affine or differentiable.
-        reference: aligned matrices of the baseline, such as the means of :meth:`aligned` over
-            training graphs. By default they are zero: the empty graph.
         through_network: whether the soft permutation moves along the path. Then the structural
             features and attributes of all vertices grow from zero, and the baseline is the same
             graph with zeros in their place: its edges stay, but vertices cannot be told apart.
-            Edges receive no contributions of their own.
+            Edges receive no contributions of their own. Otherwise the baseline is the empty graph.
+        reference: aligned matrices of the baseline in place of the empty graph's zeros, such as
+            the means of :meth:`aligned` over training graphs; only without ``through_network``.
         tolerance: largest completeness error relative to the largest difference of an output from
             the baseline.
+        sum_is_constant: whether the decoded outputs of each graph have the same sum, such as
+            probabilities. The gradient of the last one follows from those of the others.
     """
 
     def __init__(
         self,
         model: PiGNN,
         decode: Callable[[Tensor], Tensor] | None = None,
+        through_network: bool = True,
         reference: Sequence[Float[Tensor, "P ..."]] | None = None,
-        through_network: bool = False,
-        tolerance: float = 2e-5,
+        tolerance: float = TOLERANCE,
+        sum_is_constant: bool = False,
     ) -> None:
         if not 0 < tolerance < 1:
             raise ValueError(f"tolerance must be between 0 and 1; got {tolerance}")
         if through_network and reference is not None:
             raise ValueError(
-                "through the whole network the baseline is the same graph with features of zero: "
-                "leave out either reference or through_network"
+                "through the network the baseline is the same graph with features of zero; with "
+                "reference graphs as the baseline, pass through_network=False"
             )
         self.model = copy.deepcopy(model).cpu().double().eval()
         self.model.requires_grad_(False)
         self.decode = decode or (lambda outputs: outputs)
         self.reference = None if reference is None else [z.double().cpu() for z in reference]
         self.through_network, self.tolerance = through_network, tolerance
+        self.sum_is_constant = sum_is_constant
 
     @torch.no_grad()
     def aligned(self, batch: GraphBatch) -> list[Float[Tensor, "B P ..."]]:
@@ -261,6 +267,13 @@ class Explainer:
     def _head(self, aligned: Sequence[Tensor]) -> Tensor:
         return self.decode(self.model.head(aligned))  # (n, C)
 
+    def _gradients(self, outputs: Float[Tensor, "n C"], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient (n, C, …) of each output with respect to each input (n, …)."""
+        if not self.sum_is_constant:
+            return _gradients(outputs, inputs)
+        some = _gradients(outputs[:, :-1], inputs)
+        return [torch.cat([g, -g.sum(1, keepdim=True)], 1) for g in some]
+
     def _read(self, batch: GraphBatch) -> GraphBatch:
         """The batch in float64, attributes standardised and labels embedded."""
         batch = prepare(batch).to("cpu").__copy__()
@@ -289,7 +302,7 @@ class Explainer:
                 for z0, delta in zip(start, deltas, strict=True)
             ]
             values = self._head(path)
-            return values.detach(), _gradients(values, path)
+            return values.detach(), self._gradients(values, path)
 
         gradients = integrate(evaluate, deltas, baseline, outputs, self.tolerance)
         constant = -_sum([_inner(g, z0) for g, z0 in zip(gradients, start, strict=True)])
@@ -306,7 +319,7 @@ class Explainer:
             moved = self.model.encode(copies)
             plans = _plans(self.model.permutation(moved))  # K times (n · N, P)
             values = self._head([view(d, moved) for d in plans for view in self.model.views])
-            return values.detach(), _gradients(values, inputs)
+            return values.detach(), self._gradients(values, inputs)
 
         (baseline, outputs), _ = evaluate(torch.tensor([0.0, 1.0], dtype=torch.float64))
         deltas = [batch.structure, parts.x]
@@ -472,7 +485,7 @@ def integrate(
     rounding = 1e-13 * float(outputs.abs().max())  # all that is left for a graph without vertices
     allowed = max(tolerance * float((outputs - baseline).abs().max()), rounding)
     size = len(outputs) * max(1, sum(delta.numel() for delta in deltas))
-    at_once = max(1, CHUNK // (size * (NODES + 1)))
+    at_once = max(1, CHUNK // (2 * size * (NODES + 1)))
     edge = torch.zeros(1, dtype=torch.float64)
     intervals = _Intervals.measured(evaluate, deltas, edge, edge + 1, baseline[None])
     count = 1
@@ -491,9 +504,8 @@ def integrate(
         for some in worst.split(at_once):
             whole = intervals.chosen(some)
             middle = (whole.left + whole.right) / 2
-            lower = _Intervals.measured(evaluate, deltas, whole.left, middle, whole.first)
-            upper = _Intervals.measured(evaluate, deltas, middle, whole.right, lower.last)
-            parts += [lower, upper]
+            left, right = torch.cat([whole.left, middle]), torch.cat([middle, whole.right])
+            parts.append(_Intervals.measured(evaluate, deltas, left, right, whole.first))
         count += 2 * n
         intervals = _Intervals.joined(parts)
     return [mean.sum(0) for mean in intervals.integrals]
@@ -536,12 +548,22 @@ class _Intervals:
         right: Tensor,
         first: Tensor,
     ) -> _Intervals:
-        """Intervals of which the outputs at the left ends are known."""
+        """The first intervals begin with known outputs, each further one at the end of another.
+
+        Args:
+            evaluate: see :func:`integrate`.
+            deltas: see :func:`integrate`.
+            left: where each interval begins.
+            right: where each interval ends.
+            first: outputs at the left ends of the first intervals; the k-th interval after them
+                begins where the k-th one ends.
+        """
         nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(NODES))
         count, width = len(left), right - left
         t = left[:, None] + width[:, None] * (nodes + 1) / 2  # (I, n)
         values, gradients = evaluate(torch.cat([t, right[:, None]], 1).flatten())
         last = values.view(count, NODES + 1, -1)[:, -1]  # (I, C)
+        first = torch.cat([first, last[: count - len(first)]])  # (I, C)
         inner = [g.view(count, NODES + 1, *g.shape[1:])[:, :-1] for g in gradients]
         slope = _sum([_inner(g, z) for g, z in zip(inner, deltas, strict=True)])  # (I, n, C)
         missed = last - first - width[:, None] / 2 * torch.einsum("inc,n->ic", slope, weights)

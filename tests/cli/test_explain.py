@@ -52,8 +52,15 @@ def test_the_table_adds_up_and_pictures_and_curves_are_written(trained, tmp_path
     (answer,) = first["outputs"]
     contributions = answer["vertex_contributions"] + answer["edge_contributions"]
     assert sum(contributions) == pytest.approx(answer["output"] - answer["baseline"], rel=1e-4)
+    assert answer["edge_contributions"] == [0.0, 0.0]  # the bonds of CCO are there from the start
+    assert sum(answer["edge_totals"]) == pytest.approx(sum(contributions), abs=1e-9)
     listed = [float(r["contribution"]) for r in rows if (r["graph"], r["output"]) == ("CCO", "yes")]
     assert sum(listed) == pytest.approx(sum(contributions), abs=1e-9)
+    fixed = tmp_path / "fixed.csv"
+    assert explain(trained, "--out", fixed, "--fixed-permutation").exit_code == 0
+    kinds = {row["kind"] for row in csv.DictReader(fixed.read_text().splitlines())}
+    assert "edge" in kinds
+    assert "edge" not in {row["kind"] for row in rows}
     points = list(csv.DictReader(curves.read_text().splitlines()))
     assert len(points) == 2 * 11
     assert sorted(path.suffix for path in pictures.iterdir()) == [".svg", ".svg"]

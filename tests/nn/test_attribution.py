@@ -152,7 +152,7 @@ def test_renumbering_the_vertices_renumbers_the_explanation(through):
 
 def test_a_linear_head_is_explained_exactly():
     for settings in ({}, {"dustbin": True}, {"normaliser": "softmax"}, {"permutation_heads": 2}):
-        explanation = Explainer(linear_network(**settings))(one(GRAPH))
+        explanation = Explainer(linear_network(**settings), through_network=False)(one(GRAPH))
         scale = np.abs(explanation.outputs - explanation.baseline).max()
         assert np.abs(explanation.completeness_error).max() <= 1e-13 * scale
 
@@ -166,7 +166,7 @@ def test_edges_of_a_linear_head_receive_what_their_weights_change(powers):
     """
     model = linear_network(powers=powers, edge_attribute_size=0, attribute_size=0)
     batch = one(GRAPH)
-    explanation = Explainer(model)(batch)
+    explanation = Explainer(model, through_network=False)(batch)
     step, slopes = 1e-5, []
     for u, v in explanation.edge_index.T:
         ends = [(u, v), (v, u)]
@@ -184,7 +184,7 @@ def test_edges_of_a_linear_head_receive_what_their_weights_change(powers):
     p2 = 25
     with torch.no_grad():
         first.head.linear.weight[:, p2:] = 0  # DᵀAD alone
-    alone = Explainer(first)(batch).edges
+    alone = Explainer(first, through_network=False)(batch).edges
     np.testing.assert_allclose(
         2 * (explanation.edges - alone), np.stack(slopes) - alone, rtol=1e-5, atol=1e-8
     )
@@ -192,7 +192,7 @@ def test_edges_of_a_linear_head_receive_what_their_weights_change(powers):
 
 def test_attributes_of_a_linear_head_receive_what_they_change():
     model, batch = linear_network(permute_by="structure"), one(GRAPH)
-    explanation = Explainer(model)(batch)
+    explanation = Explainer(model, through_network=False)(batch)
     for u, f in ((0, 0), (4, 1), (8, 2)):
         other = batch.clone()
         other.x[u, f] = 0
@@ -212,7 +212,7 @@ def test_both_ways_agree_where_the_permutation_cannot_move():
 
 def test_through_the_network_the_baseline_is_the_same_graph_with_features_of_zero():
     model, batch = network(PLAIN, weighted=True), one(GRAPH)
-    explanation = Explainer(model, through_network=True)(batch)
+    explanation = Explainer(model)(batch)
     bare = batch.clone()
     bare.structure, bare.x = torch.zeros_like(bare.structure), torch.zeros_like(bare.x)
     np.testing.assert_allclose(explanation.baseline, model(bare)[0].detach().numpy(), rtol=1e-9)
@@ -222,21 +222,22 @@ def test_through_the_network_the_baseline_is_the_same_graph_with_features_of_zer
 
 def test_reference_graphs_take_part_in_the_sum():
     model = network(PLAIN)
-    explainer = Explainer(model)
+    explainer = Explainer(model, through_network=False)
     others = double(collect(GRAPHS)).batch(torch.arange(len(GRAPHS)))
     mean = [z.mean(0) for z in explainer.aligned(others)]
-    explanation = Explainer(model, reference=mean)(one(GRAPH))
+    explanation = Explainer(model, through_network=False, reference=mean)(one(GRAPH))
     assert explanation.reference.any()
     assert explanation.relative_error < 1e-4
-    with pytest.raises(ValueError, match="leave out either"):
-        Explainer(model, reference=mean, through_network=True)
+    with pytest.raises(ValueError, match="pass through_network=False"):
+        Explainer(model, reference=mean)
 
 
 def test_a_graph_without_edges_and_one_vertex_are_explained():
     for graph in (random_graph(1, seed=1), random_graph(3, seed=0, density=0)):
-        explanation = Explainer(linear_network())(one(graph))
-        assert explanation.edges.shape == (0, 3)
-        assert explanation.relative_error < 1e-12
+        for through in (False, True):
+            explanation = Explainer(linear_network(), through_network=through)(one(graph))
+            assert explanation.edges.shape == (0, 3)
+            assert explanation.relative_error < (1e-4 if through else 1e-12)
 
 
 def test_several_graphs_at_once_are_refused():
@@ -260,7 +261,7 @@ def test_a_classifier_explains_labels_by_their_names(categories):
     y = ["yes" if "O" in word else "no" for word in WORDS]
     settings = FAST | {"head_hidden": (8, 8), "validation_fraction": 0.0}
     model = PiGNNClassifier(**settings, categories=categories).fit(graphs, y)
-    explanation = model.explain(graphs[:1])[0]
+    explanation = model.explain(graphs[:1], through_network=False)[0]
     assert explanation.output_names == ("no", "yes")
     assert abs(explanation.outputs.sum()) < 1e-9
     chances = np.exp(explanation.outputs) / np.exp(explanation.outputs).sum()
@@ -282,7 +283,7 @@ def test_numbers_are_explained_in_the_units_of_the_targets():
     y = np.array([[1000.0 * len(g), g.size()] for g in graphs])
     settings = FAST | {"head_hidden": (8, 8), "validation_fraction": 0.0}
     model = PiGNNRegressor(**settings).fit(graphs, y)
-    explanations = model.explain(graphs[:2], through_network=True)
+    explanations = model.explain(graphs[:2])
     predicted = model.predict(graphs[:2])
     for explanation, numbers in zip(explanations, predicted, strict=True):
         np.testing.assert_allclose(explanation.outputs, numbers, rtol=1e-5)
@@ -298,7 +299,7 @@ def test_answers_have_an_explanation_each_and_reference_graphs_are_encoded():
     y = np.array([[n % 2, n // 2 % 2, 1] for n in range(8)])
     settings = FAST | {"head_hidden": (8, 8), "validation_fraction": 0.0}
     model = PiGNNClassifier(**settings).fit(graphs, y)
-    explanation = model.explain(graphs[:1], reference=graphs)[0]
+    explanation = model.explain(graphs[:1], through_network=False, reference=graphs)[0]
     assert explanation.outputs.shape == (3,)
     np.testing.assert_allclose(
         1 / (1 + np.exp(-explanation.outputs)), model.predict_proba(graphs[:1])[0], atol=1e-5

@@ -119,7 +119,7 @@ function explanationNote({ outputs, explains }, view) {
   const what = outputs.kind === "numbers" ? "the prediction of" : "the score of";
   return [
     h("span", { class: "swatch favour" }), ` raises ${what} ${outputs.names[view.output]} `,
-    h("span", { class: "swatch against" }), " lowers it. Contributions add up to the difference from the empty graph. ",
+    h("span", { class: "swatch against" }), " lowers it. Contributions of vertices add up to the difference from the same graph with features of zero; edges share those of their vertices. ",
     h("span", { id: "explains" }, `Explained: ${explains}.`),
   ];
 }

@@ -41,7 +41,7 @@ export function startServerPanel(page) {
   const { collection, actions } = page;
   const explain = async (graph) => {
     const answer = await ask("explain", { graph: reference(graph) });
-    graph.explanation = { vertices: Float32Array.from(answer.vertices.flat()), edges: Float32Array.from(answer.edges.flat()) };
+    graph.explanation = { vertices: Float32Array.from(answer.vertices.flat()), edges: Float32Array.from(answer.edge_totals.flat()) };
   };
   if (collection.about.explains) actions.explain = explain;
   actions.distance = async (first, second) => {
