@@ -127,6 +127,17 @@ def test_contributions_sum_to_the_difference_from_the_baseline(variant, through)
 
 
 @both_ways
+def test_outputs_of_constant_sum_need_one_gradient_less(through):
+    model = network(PLAIN)
+    options = {"decode": lambda z: z.softmax(1), "through_network": through, "tolerance": 0.1}
+    each = Explainer(model, **options)(one(SMALL))
+    fewer = Explainer(model, **options, sum_is_constant=True)(one(SMALL))
+    for part in ("edge_parts", "attributes", "structure"):
+        np.testing.assert_allclose(getattr(fewer, part), getattr(each, part), atol=1e-12)
+    assert each.attributes[..., -1].any()
+
+
+@both_ways
 def test_two_runs_give_the_same_bits(through):
     model = network(PLAIN, torch.float32)
     explainer = Explainer(model, through_network=through, tolerance=1e-2)
