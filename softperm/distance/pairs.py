@@ -192,7 +192,7 @@ def make_pair(model, kind_a, label_a, kind_b, label_b, labels):
     dense = near_a.shape[0] == 1 and price.size == 1 and edges > 0.3 * n * (n - 1)
     gap = model.step * (1.0 - 2.0**-5)
     if model.step == 0.0 or offset > 2.0**48:
-        gap = 1e-9 * offset + 1e-12
+        gap = 1e-9 * offset if offset > 0.0 else 1e-12  # weights may be tiny
     return Pair(
         model=model,
         kind_a=kind_a,

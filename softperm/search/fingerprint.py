@@ -169,6 +169,8 @@ def _count(packed, g, edge_label, layout, strict, row):
     n = np.int64(packed.ptr[g + 1] - base)
     seen = np.zeros((n, classes, labels + 1), np.int64)
     for k in range(packed.edge_ptr[g], packed.edge_ptr[g + 1]):
+        if packed.kind[k] == 0:  # an edge of weight 0 costs as little as no edge
+            continue
         own_class = edge_label[packed.kind[k]]
         for side in range(2):
             v, other = packed.ends[k, side], packed.ends[k, 1 - side]

@@ -61,6 +61,16 @@ def test_distance_equals_enumeration_for_matrices_as_users_pass_them():
         check_against_enumeration(random_matrix(rng, n), random_matrix(rng, m))
 
 
+def test_distance_scales_with_tiny_weights():
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        a, b = (random_matrix(rng, n) * rng.normal(size=(n, n)) for n in rng.integers(3, 6, size=2))
+        a, b = ((m + m.T).astype(np.float32) for m in (a, b))
+        tiny = frobenius_distance(np.ldexp(a, -70), np.ldexp(b, -70))
+        assert tiny.exact
+        assert np.ldexp(tiny.distance, 70) == frobenius_distance(a, b).distance
+
+
 @pytest.mark.parametrize(("n", "pairs"), [(8, 60), (9, 12)])
 def test_distance_equals_enumeration_on_sampled_pairs_of_eight_and_nine_vertices(n, pairs):
     rng = np.random.default_rng(n)

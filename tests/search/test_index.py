@@ -52,6 +52,18 @@ def test_nearest_and_within_equal_brute_force(collection, costs, count, queries)
             assert list(found.values()) == sorted(found.values())
 
 
+def test_edges_of_weight_zero_hide_no_hit():
+    query = nx.complete_graph(4)
+    nx.set_edge_attributes(query, 0.0, "weight")
+    query.edges[0, 1]["weight"] = query.edges[2, 3]["weight"] = 2.0
+    graphs = [nx.empty_graph(4), nx.path_graph(2)]
+    nx.set_edge_attributes(graphs[1], 2.0, "weight")
+    for costs in COSTS.values():
+        expected = brute_force(query, graphs, costs)
+        result = GraphIndex.build(graphs, costs=costs).within(query, 4)
+        assert {hit.id: hit.distance for hit in result} == dict(enumerate(expected))
+
+
 def test_the_matching_attains_the_distance():
     graphs = random_collection(60, labels="CN", seed=5)
     index = GraphIndex.build(graphs)
