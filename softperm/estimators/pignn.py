@@ -276,6 +276,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self.linear_fit_ = LinearFit.of(data.graphs, train, data.y, weight)
         y = data.y.double() - self.linear_fit_(data.graphs)
         task = Regression.of(y[train], None if weight is None else weight[train])
+        # Outputs hold the fit in units of std, so a target that it explains needs one too.
+        largest = np.nanmax(data.y[train].abs().numpy(), axis=0, initial=1e-290)
+        task = replace(task, std=tuple(np.maximum(task.std, 1e-16 * largest).tolist()))
         return replace(data, y=y, task=task)
 
     def _build(self, config: ModelConfig, train: Examples, seeds: Sequence[int]) -> list[PiGNN]:
@@ -707,7 +710,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         if fit is None:
             return outputs
         assert isinstance(self.task_, Regression)
-        return outputs.double() + fit(graphs.select(index)) / torch.tensor(self.task_.std)
+        std = torch.tensor(self.task_.std, dtype=torch.float64)
+        return outputs.double() + fit(graphs.select(index)) / std
 
     def _fitted_outputs(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
         """The outputs of networks and forests."""

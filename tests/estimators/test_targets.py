@@ -249,6 +249,12 @@ def test_a_linear_fit_is_subtracted_before_training_and_added_to_predictions(tmp
     assert fitted.linear_fit_ is None
 
 
+@pytest.mark.parametrize("y", [np.full(12, 3.0), np.zeros(12), -1e9 + 1e-3 * SIZES], ids=str)
+def test_a_linear_fit_of_constant_or_far_targets_is_exact(y):
+    fitted = PiGNNRegressor(**FAST, linear_fit=True).fit(GRAPHS, y)
+    np.testing.assert_allclose(fitted.predict(GRAPHS), y, rtol=1e-11, atol=1e-300)
+
+
 def test_classes_have_no_linear_fit():
     with pytest.raises(ValueError, match="linear_fit is for regressions"):
         PiGNNClassifier(**LEARNS, linear_fit=True).fit(GRAPHS, KIND)
