@@ -162,7 +162,7 @@ def _scores(estimator: PiGNNEstimator, data: TrainingData) -> dict[str, Any]:
     """Scores of the three parts; that of the test graphs only after the last epoch."""
 
     def outputs(index: Tensor) -> Tensor:
-        values = torch.empty(len(index), data.task.outputs)
+        values = torch.empty(len(index), data.task.outputs, dtype=torch.float64)
         done = 0
         for part in data.graphs.split(index, SCORED_VERTICES):
             graphs = estimator._encode(data.graphs.select(part))

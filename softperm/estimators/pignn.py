@@ -949,7 +949,7 @@ def _fit_many(
     if not all(math.isfinite(epoch.train_loss) for each in results for epoch in each.curve):
         raise FloatingPointError(
             "the training loss of a network is not finite: lower learning_rate (now "
-            f"{settings.learning_rate}) or scale the attributes"
+            f"{settings.learning_rate}) or scale attributes and weights"
         )
     return results[0]
 

@@ -763,8 +763,8 @@ class OneModel(Training):
             if not math.isfinite(value):
                 raise FloatingPointError(
                     f"the training loss became {value} in {self.place}: lower learning_rate (now "
-                    f"{self.config.learning_rate}) or scale the attributes; the last checkpoint, "
-                    "if there is one, is from before"
+                    f"{self.config.learning_rate}) or scale attributes and weights; the last "
+                    "checkpoint, if there is one, is from before"
                 )
             loss = torch.tensor([value], dtype=torch.float64)
             self.tracker.add(loss, torch.tensor([graphs]))

@@ -22,7 +22,7 @@ from softperm.data.datasets.qm9 import QM9_UNITS
 from softperm.data.datasets.splits import Split
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.mapped import MappedFile, input_size, is_piecewise, prepare_file
-from softperm.data.formats.tables import as_number
+from softperm.data.formats.tables import as_number, shortened
 from softperm.data.vocabulary import Label, Vocabulary, molecule_collection
 from softperm.errors import GraphError
 from softperm.progress import Report, silent
@@ -99,7 +99,7 @@ def read_file(
             " of the graph in JSON Lines and GraphML, or a file of graph labels or graph attributes"
         )
     if targets is None and len(file.targets) > 1:
-        names = ", ".join(file.targets)
+        names = shortened(list(file.targets))
         raise ValueError(f"{path} has these targets: {names}; set target to what to learn")
     return file
 

@@ -5,7 +5,7 @@ A target may be missing (NaN): it then counts neither in the loss nor in the sco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -122,6 +122,8 @@ def class_factors(
     if isinstance(class_weight, Mapping):
         for code, factor in class_weight.items():
             factors[int(code)] = float(factor)
+        if not factors.any():
+            raise ValueError("every class_weight is 0: nothing could be learnt")
         return factors
     counts = torch.bincount(y, weight, task.classes).double()  # (C,)
     present = counts > 0
@@ -503,7 +505,14 @@ def target_array(y: Any, count: int) -> np.ndarray:
     if isinstance(y, Tensor):
         y = y.detach().cpu()
         y = y.double() if y.is_floating_point() else y
-    values = np.asarray(y)
+    y = list(y) if isinstance(y, Iterator) else y
+    try:
+        values = np.asarray(y)
+    except ValueError:
+        raise ValueError("the rows of y have several lengths; give all the same") from None
+    if values.ndim == 0:
+        kind = type(y).__name__
+        raise ValueError(f"y is of type {kind}; expected a list or array, a target for each graph")
     if values.dtype.kind == "U":  # NumPy also turns numbers among strings into strings
         as_given = np.asarray(y, dtype=object)
         if not all(isinstance(value, str) for value in as_given.ravel()):
@@ -543,6 +552,9 @@ def weight_array(sample_weight: Any, count: int) -> Tensor | None:
         raise GraphError(index, f"its sample_weight is {values[index]:g}; expected 0 or more")
     if not values.any():
         raise ValueError("every sample_weight is 0: nothing could be learnt")
+    exponent = np.frexp(values.max())[1]
+    if abs(exponent) > 64:  # single precision could not hold the weights; only their ratios matter
+        values = np.ldexp(values, -exponent)
     return torch.from_numpy(values)
 
 

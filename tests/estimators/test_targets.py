@@ -258,3 +258,22 @@ def test_a_linear_fit_of_constant_or_far_targets_is_exact(y):
 def test_classes_have_no_linear_fit():
     with pytest.raises(ValueError, match="linear_fit is for regressions"):
         PiGNNClassifier(**LEARNS, linear_fit=True).fit(GRAPHS, KIND)
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        ("ring" * 3, "y is of type str; expected a list or array"),
+        ({0: 1}, "y is of type dict; expected a list or array"),
+        ([[1, 0], [1]] * 6, "the rows of y have several lengths"),
+    ],
+)
+def test_what_is_no_list_of_targets_is_refused(y, words):
+    for made in (PiGNNClassifier(**FAST), PiGNNRegressor(**FAST)):
+        with pytest.raises(ValueError, match=words):
+            made.fit(GRAPHS, y)
+
+
+def test_a_generator_of_targets_is_a_list(codes):
+    made = PiGNNClassifier(**FAST).fit(GRAPHS, (int(kind) for kind in KIND))
+    assert (made.predict_proba(GRAPHS) == codes).all()

@@ -46,6 +46,21 @@ def test_a_class_that_is_not_there_is_refused():
         PiGNNRegressor(**QUICK, class_weight="balanced").fit(GRAPHS, np.arange(12.0))
 
 
+def test_weights_of_classes_that_are_all_zero_are_refused():
+    with pytest.raises(ValueError, match="every class_weight is 0"):
+        PiGNNClassifier(**QUICK, class_weight={"path": 0, "ring": 0}).fit(GRAPHS, CLASSES)
+
+
+@pytest.mark.parametrize("unit", [2.0**900, 2.0**-900])
+def test_only_ratios_of_weights_matter_whatever_their_size(unit):
+    weights = np.arange(12.0)
+    usual, scaled = (
+        PiGNNClassifier(**QUICK).fit(GRAPHS, CLASSES, sample_weight=weights * factor)
+        for factor in (1.0, unit)
+    )
+    assert_allclose(scaled.predict_proba(GRAPHS), usual.predict_proba(GRAPHS), rtol=1e-5)
+
+
 def test_a_heavy_graph_moves_a_regression_and_validation_graphs_weigh_one():
     y = np.arange(12.0)
     weights = np.where(y == 11, 50.0, 1.0)

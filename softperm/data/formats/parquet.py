@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softperm.data.canonical import RawGraph, as_labels, as_rows
-from softperm.data.formats.tables import Record, Target, Unreadable, find_smiles
+from softperm.data.formats.tables import Record, Target, Unreadable, find_smiles, shortened
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,7 +62,7 @@ def parquet_batches(
     smiles = None if graphs else find_smiles(header, smiles_column, name)
     if id_column is not None and id_column not in header:
         raise ValueError(
-            f"{name} has no column {id_column!r}; its columns are: {', '.join(header)}"
+            f"{name} has no column {id_column!r}; its columns are: {shortened(header)}"
         )
     first = 0
     for batch in file.iter_batches(batch_size=rows):

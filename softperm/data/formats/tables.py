@@ -96,7 +96,7 @@ class Table:
         smiles = find_smiles(header, smiles_column, name)
         if id_column is not None and id_column not in header:
             raise ValueError(
-                f"{name} has no column {id_column!r}; its columns are: {', '.join(header)}"
+                f"{name} has no column {id_column!r}; its columns are: {shortened(header)}"
             )
         return cls(
             name,
@@ -119,11 +119,19 @@ class Table:
             yield Record(where, row[self.id].strip(), row[self.smiles].strip(), targets)
 
 
+def shortened(names: Sequence[str], most: int = 20) -> str:
+    """The first names, and how many more there are."""
+    more = f", … and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def read_header(line: str, name: str) -> tuple[list[str], str]:
     """The columns of a table, and which of comma, semicolon and tab separates them."""
     if not line.strip():
         raise ValueError(f"{name} has no header line; expected the names of its columns first")
     delimiter = max(",;\t", key=line.count)
+    if "\r" in line.rstrip("\r\n"):
+        raise ValueError(f"{name} has lines that end in \\r alone; convert line ends to \\n")
     header = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
     column, count = Counter(header).most_common(1)[0]
     if count > 1:
@@ -314,6 +322,6 @@ def find_smiles(header: Sequence[str], wanted: str | None, name: str) -> str:
     if len(matches) != 1:
         raise ValueError(
             f"{name}: expected a column {wanted or 'smiles'!r} of SMILES, found the columns "
-            f"{', '.join(header)}; name it with smiles_column"
+            f"{shortened(header)}; name it with smiles_column"
         )
     return matches[0]

@@ -122,3 +122,14 @@ def test_a_blank_cell_of_the_only_column_is_a_row(tmp_path):
 def test_rows_know_their_lines():
     header, rows = read_table(io.StringIO("a,b\n1,2\n\n3,4\n"), "t.csv")
     assert (header, rows) == (["a", "b"], [(2, ["1", "2"]), (4, ["3", "4"])])
+
+
+def test_lines_that_end_in_carriage_returns_alone_are_refused():
+    with pytest.raises(ValueError, match=r"t.csv has lines that end in .r alone"):
+        read("smiles,y\rCCO,1\rCCC,0\r")
+
+
+def test_an_error_names_twenty_columns_at_most():
+    columns = ",".join(f"c{k}" for k in range(1000))
+    with pytest.raises(ValueError, match=r"columns c0, .* c19, … and 980 more; name it"):
+        read(columns + "\n")
