@@ -71,6 +71,10 @@ SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
 BATCH_VERTICES = (1 << 12, 1 << 17)  # of a batch that is not trained on, on a CPU and on a GPU
 FOREST_GRAPHS = 4096  # whose aligned vectors are in memory together
 ITERATED_GRAPHS = 512  # that iter_predict and iter_transform hold at once
+NOT_FINITE = (
+    "is not a finite number: its attributes or weights are too large for this model; scale them as "
+    "those of the training graphs are, or leave the graph out"
+)
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
 
 Graphs = Sequence[Any] | np.ndarray
@@ -338,7 +342,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         Returns:
             (B, P · P + P · F + P · P · d_e).
         """
-        return self.vectors_of(self._encode(graphs))
+        vectors = self.vectors_of(self._encode(graphs))
+        _check_finite(vectors, "vector")
+        return vectors
 
     def vectors_of(self, graphs: Collection) -> Float[np.ndarray, "b F"]:
         """The aligned vectors of an encoded collection; see :meth:`transform`."""
@@ -696,7 +702,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _outputs(self, graphs: Graphs | Collection) -> Tensor:
         """The outputs (B, C) for each graph."""
         collection = self._encode(graphs)
-        return self.outputs_of(collection, torch.arange(len(collection)))
+        outputs = self.outputs_of(collection, torch.arange(len(collection)))
+        _check_finite(outputs.numpy(), "prediction")
+        return outputs
 
     @torch.no_grad()
     def outputs_of(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
@@ -959,6 +967,13 @@ def _mean_aligned(model: PiGNN, graphs: Collection) -> list[Float[Tensor, "P ...
     explainer = Explainer(model)
     parts = [explainer.aligned(graphs.batch(i)) for i in torch.arange(len(graphs)).split(1)]
     return [torch.cat(matrices).mean(0) for matrices in zip(*parts, strict=True)]
+
+
+def _check_finite(rows: Float[np.ndarray, "B C"], what: str) -> None:
+    """Raises GraphError about the first graph whose row is not finite."""
+    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if wrong.size:
+        raise GraphError(int(wrong[0]), f"its {what} {NOT_FINITE}")
 
 
 @torch.no_grad()

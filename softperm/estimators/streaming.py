@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from softperm import __version__
 from softperm.data.canonical import warn_removed_edges
@@ -32,7 +32,7 @@ from softperm.data.formats.tables import Record, Unreadable, as_column, parse_ce
 from softperm.data.result_files import Results, join_parts, write_part
 from softperm.data.vocabulary import UnseenLabels
 from softperm.errors import GraphError, GraphWarning
-from softperm.estimators.pignn import PiGNNEstimator, load_estimator
+from softperm.estimators.pignn import NOT_FINITE, PiGNNEstimator, load_estimator
 from softperm.files import exclusive, remove_abandoned, write_atomically
 from softperm.parallel import cores, map_in_processes
 from softperm.progress import Report, silent
@@ -357,11 +357,37 @@ class ShardWorker:
     def finish(self, encoded: Encoded) -> Summary:
         """Computes the values of an encoded shard and writes the part."""
         part = self.part(encoded.number)
+        compute = self._vectors if self.vectors else self._predictions
         with _one_thread():
-            names, values = (self._vectors if self.vectors else self._predictions)(encoded)
+            names, values = compute(encoded)
+            own = names if self.columns is None else names[: len(names) - len(self.columns.names)]
+            columns = values.T if isinstance(values, np.ndarray) else values[: len(own)]
+            finite = [np.isfinite(column) for column in columns if column.dtype.kind == "f"]
+            if finite and not (kept := np.logical_and.reduce(finite)).all():
+                encoded = self._with_problems(encoded, kept)
+                names, values = compute(encoded)
         write_atomically(part.with_suffix(".json"), json.dumps(asdict(encoded.summary)))
         write_part(part, Results(encoded.ids, encoded.problems, names, values))
         return encoded.summary
+
+    def _with_problems(self, encoded: Encoded, kept: Bool[np.ndarray, " b"]) -> Encoded:
+        """The graphs that are kept; the rows of the others have a problem."""
+        good = [i for i in range(len(encoded.ids)) if i not in encoded.problems]
+        lost = [good[k] for k in np.flatnonzero(~kept)]
+        found = {i: f"graph {encoded.ids[i]}: its result {NOT_FINITE}" for i in lost}
+        problems = dict(sorted({**encoded.problems, **found}.items()))
+        first = next(iter(problems.values()))
+        if self.strict:
+            raise ValueError(first)
+        rows = np.flatnonzero(kept)
+        assert encoded.graphs is not None
+        return replace(
+            encoded,
+            problems=problems,
+            graphs=encoded.graphs.select(torch.from_numpy(rows)) if len(rows) else None,
+            targets={n: [c[k] for k in rows.tolist()] for n, c in encoded.targets.items()},
+            summary=replace(encoded.summary, problems=len(problems), first_problem=first),
+        )
 
     def _predictions(self, encoded: Encoded) -> tuple[list[str], list[np.ndarray]]:
         """The columns of predictions; writes what a score of all parts needs beside the part."""
@@ -394,7 +420,8 @@ class ShardWorker:
                 names[weights > 0],
                 (values * weights.astype(np.float32))[:, weights > 0],
             )
-        return names.tolist(), values.astype(np.float16) if self.half else values
+        with np.errstate(over="ignore"):  # what is too large is infinite, and a problem of its row
+            return names.tolist(), values.astype(np.float16) if self.half else values
 
     @property
     def names(self) -> list[str]:

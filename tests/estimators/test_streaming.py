@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 from samples import FAST, rings_and_cliques, run_command, two_kinds
@@ -336,3 +338,33 @@ def test_datasets_and_files_without_molecules_go_the_same_way(tmp_path):
     assert summary.rows == 12
     with np.load(out) as arrays:
         np.testing.assert_allclose(arrays["vectors"], made.transform(graphs), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_result_that_is_not_finite_is_a_problem_of_its_row(tmp_path, vectors):
+    def path_graph(number: int, value: float) -> dict:
+        ends = [{"source": 0, "target": 1}]
+        nodes = [{"id": 0, "x": value}, {"id": 1, "x": 1.0}]
+        return {"nodes": nodes, "edges": ends, "y": number % 2}
+
+    usual = [path_graph(i, float(i)) for i in range(6)]
+    graphs = [nx.Graph([(0, 1)]) for _ in usual]
+    for graph, each in zip(graphs, usual, strict=True):
+        nx.set_node_attributes(graph, {v["id"]: v["x"] for v in each["nodes"]}, "x")
+    model = PiGNNClassifier(**FAST | {"validation_fraction": 0.0}).fit(graphs, [0, 1] * 3)
+    model.save(tmp_path / "model")
+    nx.set_node_attributes(graphs[1], 1e30, "x")
+    with pytest.raises(GraphError, match=r"graph 1: its .* is not a finite number"):
+        model.predict(graphs)
+    path, out = tmp_path / "a.jsonl", tmp_path / "out.csv"
+    rows = [usual[0], path_graph(1, 1e30), *usual[2:]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"vectors": vectors, "half": vectors}  # 1e30 is not finite in 16 bits
+    working = worker(tmp_path / "model", tmp_path / "parts", **options)
+    summary, _ = write_table(working, partial(read_shards, path), out, {})
+    assert (summary.rows, summary.problems) == (6, 1)
+    lines = out.read_text().splitlines()
+    assert "is not a finite number" in lines[2]
+    assert "nan" not in "".join(lines)
+    with pytest.raises(ValueError, match="is not a finite number"):
+        replace(working, strict=True, folder=tmp_path / "strict")(next(read_shards(path)))
