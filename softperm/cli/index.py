@@ -86,7 +86,7 @@ def _clear_unfinished(out: Path, add: bool) -> None:
         ValueError: the folder holds an index or other files, or none where one is needed.
     """
     left = [path for path in out.iterdir() if not path.name.endswith((".lock", ".lock.soft"))]
-    ours = all(path.suffix in (".safetensors", ".part") or path.name == VECTORS for path in left)
+    ours = all(_is_ours(path) for path in left)
     unfinished = ours and not (out / "index.json").exists()
     if add and unfinished:
         raise ValueError(f"{out} holds no index; leave out --add to build a new one")
@@ -97,6 +97,23 @@ def _clear_unfinished(out: Path, add: bool) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a killed command may have left a file or folder, by its name and content."""
+    from softperm.search.storage import is_segment
+    from softperm.search.vectors import ABOUT, MODEL, is_vector_file
+
+    if path.name == VECTORS and path.is_dir():
+        inside = [inner for inner in path.iterdir() if not _is_part(inner)]
+        first = [inner for inner in inside if inner.name == ABOUT or is_vector_file(inner.name)]
+        others = [inner for inner in inside if inner not in first and inner.name != MODEL]
+        return not others and bool(first or not inside)  # the model is not written first
+    return is_segment(path) or _is_part(path)
+
+
+def _is_part(path: Path) -> bool:
+    return path.name.startswith(".") and path.suffix == ".part"
 
 
 def _store_vectors(library: Any, out: Path, vectors: str | None, graphs: dict[str, Any]) -> None:

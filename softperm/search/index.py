@@ -216,12 +216,12 @@ class GraphIndex:
                 storage.write_segment(path, s) if elsewhere or s.file is None else s
                 for s in segments
             ]
-            self._folder = path
             storage.write_manifest(path, self._about(), self._segments)
+            self._folder = path
             self._saved = storage.read_manifest(path)
             used = {segment.file for segment in self._segments}
             for file in path.glob("*.safetensors"):
-                if file.name not in used:
+                if storage.is_segment(file) and file.name not in used:
                     file.unlink()
 
     def add(

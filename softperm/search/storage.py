@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -236,6 +237,11 @@ def write_segment(folder: Path, segment: Segment) -> Segment:
     file = f"{uuid4().hex}.safetensors"
     write_atomically(folder / file, content)
     return replace(segment, file=file, checksum=zlib.crc32(content))
+
+
+def is_segment(path: Path) -> bool:
+    """Whether a file has a name that :func:`write_segment` gives."""
+    return re.fullmatch(r"[0-9a-f]{32}\.safetensors", path.name) is not None
 
 
 def read_segment(folder: Path, entry: dict[str, Any], verify: bool) -> Segment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -208,7 +209,7 @@ class VectorIndex:
         first = json.dumps({"checksum": zlib.crc32(body.encode())})
         write_atomically(path / ABOUT, f"{first}\n{body}")
         for old in path.glob("*.faiss"):
-            if old.name != name:
+            if old.name != name and is_vector_file(old.name):
                 old.unlink()
 
     @classmethod
@@ -252,6 +253,11 @@ class VectorIndex:
             ) from None
         estimator = load_estimator(path / MODEL, device)
         return cls(graphs, estimator, vectors, ids, checksums, mapped=True)
+
+
+def is_vector_file(name: str) -> bool:
+    """Whether :meth:`VectorIndex.save` gives a file this name."""
+    return re.fullmatch(r"[0-9a-f]{8}\.faiss", name) is not None
 
 
 def _model_checksum(folder: Path) -> str:

@@ -57,6 +57,20 @@ def test_an_index_killed_before_its_manifest_is_built_anew(paths, tmp_path):
     assert not (out / "vectors").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "vectors/notes.txt", "vectors/model/config.json", "a.part"]
+)
+def test_no_file_of_the_user_is_removed(name, paths, tmp_path):
+    mine = tmp_path / "index" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    done = run_command("index", paths, "--out", tmp_path / "index")
+    assert done.exit_code == 2
+    assert "is not empty" in done.output
+    GraphIndex.build([nx.path_graph(3)], ["a"]).save(tmp_path / "index")
+    assert mine.read_text() == "mine"
+
+
 def test_two_processes_that_add_to_an_index_lose_no_graph(paths, tmp_path):
     """The second to save is refused, and its command is refused from the start."""
     out = tmp_path / "index"
