@@ -2,9 +2,9 @@
 
 Worker processes turn the shards of a file into parts: graphs laid end to end, with the vocabulary
 of each part. The parts are then joined to a prepared folder, as datasets have it
-(:mod:`softperm.data.datasets.prepared`), in the user's cache. Its name holds a digest of the input
-and of the options of reading; parts that a killed process left are used. Memory holds the parts of
-the running processes, and one part while they are joined.
+(:mod:`softperm.data.datasets.prepared`), in the user's cache. Its name holds a digest of the input,
+its name, the options of reading and the code; parts that a killed process left are used. Memory
+holds the parts of the running processes, and one part while they are joined.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, overload
 
@@ -64,7 +66,7 @@ from softperm.settings import STANDARD_FIELDS, FieldNames
 
 _EXACT = 2**53  # whole numbers up to this are floats without rounding
 _FIELDS = ("x", "label", "edge_attr", "edge_label")
-_CODE = (Path(__file__), Path(__file__).parents[1] / "features.py")
+_CODE = sorted(Path(__file__).parents[1].rglob("*.py"))  # any of them may change what is read
 
 
 class Texts(Sequence[str]):
@@ -343,8 +345,8 @@ def prepare_file(
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     progress("preparing graphs", 0, 1)
     digests = [(str(f.relative_to(path)), file_digest(f)) for f in files if f.is_file()]
-    options = [target, smiles_column, symmetrise, skip_empty, repr(fields), rows]
-    code = [file_digest(source) for source in _CODE]
+    options = [path.name, target, smiles_column, symmetrise, skip_empty, repr(fields), rows]
+    code = [*map(file_digest, _CODE), version("rdkit") if find_spec("rdkit") else None]
     key = hashlib.sha256(json.dumps([digests, options, code]).encode()).hexdigest()[:16]
     folder = open_store(cache=cache).cache / "prepared" / f"file-{key}"
     worker = PartWorker(
@@ -364,7 +366,7 @@ def prepare_file(
                 shutil.rmtree(folder, ignore_errors=True)
                 os.replace(work, folder)
             prepared = open_prepared(folder)
-            shutil.rmtree(worker.folder)
+        shutil.rmtree(worker.folder, ignore_errors=True)  # a killed process may have left it
     return _mapped_file(prepared, path, open_shards, target, strict)
 
 

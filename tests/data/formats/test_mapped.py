@@ -166,6 +166,23 @@ def test_parts_of_a_killed_process_are_used(tmp_path, cache, monkeypatch):
     assert not list((cache / "prepared").glob("*.parts"))
 
 
+def test_parts_of_a_process_killed_at_its_end_are_removed(tmp_path, cache):
+    path = table(tmp_path / "m.csv", whole=COLUMNS["whole"])
+    prepare_file(path, rows=16, processes=1)
+    (folder,) = (path for path in (cache / "prepared").glob("file-*") if path.is_dir())
+    folder.with_suffix(".parts").mkdir()
+    prepare_file(path, rows=16, processes=1)
+    assert not list((cache / "prepared").glob("*.parts"))
+
+
+def test_a_renamed_file_has_its_own_places_and_words(tmp_path):
+    path = table(tmp_path / "m.csv", word=COLUMNS["word"])
+    before = prepare_file(path, rows=16, processes=1)
+    after = prepare_file(path.rename(tmp_path / "n.csv"), rows=16, processes=1)
+    assert list(after.places) == [place.replace("m.csv", "n.csv") for place in before.places]
+    assert after.targets["word"].tolist() == before.targets["word"].tolist()
+
+
 def test_train_from_mapped_arrays_gives_the_same_model(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "prepare_file", small_parts)
     monkeypatch.setattr(run_folder, "_draw_some", lambda *_: 0)
