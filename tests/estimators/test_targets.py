@@ -231,6 +231,13 @@ def test_a_classifier_of_graphs_with_nothing_but_size_still_gives_probabilities(
     np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-12)
 
 
+def test_a_linear_fit_of_a_constant_target_predicts_it():
+    y = np.stack([np.full(len(GRAPHS), 3.5), np.zeros(len(GRAPHS)), SIZES**1.5], axis=1)
+    predicted = PiGNNRegressor(**{**FAST, "linear_fit": True}).fit(GRAPHS, y).predict(GRAPHS)
+    np.testing.assert_allclose(predicted[:, :2], y[:, :2], rtol=1e-10, atol=1e-10)
+    assert np.isfinite(predicted).all()
+
+
 def test_a_linear_fit_is_subtracted_before_training_and_added_to_predictions(tmp_path):
     """Energies of molecules are close to sums over atoms; the network learns what is left."""
     rng = np.random.default_rng(0)
