@@ -46,7 +46,7 @@ def predict(
         typer.Option(min=1, help="Name so many of the nearest training graphs of each graph."),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option(help="With --nearest: seconds for each graph.")
+        float, typer.Option(min=0, help="With --nearest: seconds for each graph.")
     ] = 1.0,
     data_root: DataRoot = None,
     engine: Engine = "local",

@@ -380,7 +380,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             first += len(some)
 
     def permutations(self, graphs: Graphs) -> list[np.ndarray]:
-        """The soft permutation (N, P) of each graph, rows in the graph's own vertex order."""
+        """The soft permutation (N, P) of each graph, rows in the graph's own vertex order.
+
+        With ``permutation_heads`` of K > 1, they are K side by side, (K, N, P).
+        """
         collection = self._encode(graphs)
         with torch.no_grad():
             parts = [self.model_.permutations(b) for b in self._batches(collection)]
