@@ -195,6 +195,59 @@ def ray_cluster(address: str | None = None) -> Iterator[tuple[Any, str]]:
         yield ray, cluster
 
 
+def map_on_ray(
+    function: Callable[[T], R], items: Iterable[T], workers: int | None = None
+) -> Iterator[R]:
+    """The results of ``function`` for all items, in order, computed by tasks on a Ray cluster.
+
+    The cluster is that of the environment (``RAY_ADDRESS``), else a new one on this machine. At
+    most two items per worker are computed or wait to be consumed, and no further items are read. A
+    task whose machine is lost runs again on another one.
+
+    Args:
+        function: any function that can be pickled.
+        items: its arguments.
+        workers: number of tasks at the same time; by default one for each core of the cluster.
+
+    Yields:
+        The results.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ConnectionError: the cluster is gone.
+        ValueError: ``function`` raises it.
+    """
+    with ray_cluster() as (ray, cluster):
+        workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        task, shared = ray.remote(num_cpus=1)(_result_or_error), ray.put(function)
+        waiting: deque = deque()
+        items, left = iter(items), True
+        try:
+            while waiting or left:
+                for item in islice(items, 1):
+                    waiting.append(task.remote(shared, item))
+                    break
+                else:
+                    left = False
+                if waiting and (not left or len(waiting) == 2 * workers):
+                    result, error = ray.get(waiting[0])
+                    waiting.popleft()
+                    if error is not None:
+                        raise error
+                    yield result
+        except ray.exceptions.RayError:
+            check_reachable(cluster)
+            raise
+
+
+def _result_or_error(function: Callable[[T], R], item: T) -> tuple[R | None, ValueError | None]:
+    """Ray would wrap the error in one of its own with a traceback in the message."""
+    try:
+        return function(item), None
+    except ValueError as error:
+        return None, error
+
+
 def check_reachable(cluster: str) -> None:
     """Raises ConnectionError if a Ray cluster is gone."""
     host, _, port = cluster.rpartition(":")

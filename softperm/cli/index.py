@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,18 @@ from softperm.cli.console import (
     print_result,
     ready_folder,
 )
-from softperm.cli.inputs import IdColumn, Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
+from softperm.cli.inputs import (
+    Engine,
+    IdColumn,
+    Json,
+    Processes,
+    SkipEmpty,
+    SmilesColumn,
+    Symmetrise,
+    mapping,
+    read_file,
+)
+from softperm.progress import progress_bars
 
 VECTORS = "vectors"  # folder of the vectors in that of an index
 
@@ -40,6 +51,8 @@ def index(
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
+    engine: Engine = "local",
+    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
     """Build an index of graphs, in which ``softperm search`` finds look-alikes.
@@ -48,32 +61,32 @@ def index(
     label or with none. The other columns of a table become metadata for conditions. With ``--add``,
     graphs that the index already contains are skipped, so an interrupted command can be repeated.
     """
+    from softperm.data.formats.shards import read_shards
     from softperm.distance import EditCosts
     from softperm.search import GraphIndex
+    from softperm.search.index import unique_ids
+    from softperm.search.shards import PartReader, build_from_parts
 
     if add and not out.exists():
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
-    with only_writer(out, "index", ready_folder(out)), lines():
+    over = mapping(engine, processes)
+    with only_writer(out, "index", ready_folder(out)), lines(), progress_bars() as report:
         _clear_unfinished(out, add)
         library = GraphIndex.open(out) if add else None
-        file = read_file(data, smiles_column, symmetrise, skip_empty, id_column=id_column)
-        ids = unique_ids(file.ids)
-        metadata = {name: values.tolist() for name, values in file.targets.items()}
-        with naming_graphs(file.ids):
-            if library is None:
-                library = GraphIndex.build(
-                    file.graphs, ids, metadata, canonical=True,
-                    costs=EditCosts.edges(edge_substitution),
-                )  # fmt: skip
-            else:
-                new = [k for k, identifier in enumerate(ids) if identifier not in library]
-                if len(new) < len(ids):
-                    echo(f"{len(ids) - len(new):,} graphs are already in the index")
-                chosen = {name: [values[k] for k in new] for name, values in metadata.items()}
-                graphs = [file.graphs[k] for k in new]
-                if new:
-                    library.add(graphs, [ids[k] for k in new], chosen, canonical=True)
-            _store_vectors(library, out, vectors, dict(zip(ids, file.graphs, strict=True)))
+        costs = EditCosts.edges(edge_substitution) if library is None else library.costs
+        shards = read_shards(
+            data, smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise
+        )
+        with closing(shards):
+            parts = over(PartReader(costs, symmetrise, skip_empty), shards)
+            library, present = build_from_parts(parts, out, costs, library, report)
+        if present:
+            echo(f"{present:,} graphs are already in the index")
+        if vectors is not None or (out / VECTORS).exists():
+            file = read_file(data, smiles_column, symmetrise, skip_empty, id_column=id_column)
+            with naming_graphs(file.ids):
+                graphs = dict(zip(unique_ids(file.ids), file.graphs, strict=True))
+                _store_vectors(library, out, vectors, graphs)
         library.save(out)  # last: without it, a repeated command starts anew
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print_result({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)
@@ -119,8 +132,6 @@ def _is_part(path: Path) -> bool:
 def _store_vectors(library: Any, out: Path, vectors: str | None, graphs: dict[str, Any]) -> None:
     """Computes and saves the vectors of an index, or those of the graphs that are new."""
     folder = out / VECTORS
-    if vectors is None and not folder.exists():
-        return
     from softperm.cli.inputs import load_model
     from softperm.estimators import PiGNNAligner
     from softperm.search import VectorIndex
@@ -133,17 +144,3 @@ def _store_vectors(library: Any, out: Path, vectors: str | None, graphs: dict[st
         model = model or load_model(vectors, "auto")
         stored = VectorIndex.build(library, model, originals=graphs)
     stored.save(folder)
-
-
-def unique_ids(ids: Sequence[Any]) -> list[str]:
-    """The names of the graphs; a repeated name gets a number.
-
-    >>> unique_ids(["CCO", "CC", "CCO"])
-    ['CCO', 'CC', 'CCO #2']
-    """
-    seen: dict[str, int] = {}
-    unique = []
-    for name in map(str, ids):
-        seen[name] = seen.get(name, 0) + 1
-        unique.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
-    return unique

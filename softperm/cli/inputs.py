@@ -152,8 +152,7 @@ def compute_table(
     from softperm.data.result_files import find_format
     from softperm.training.sources import is_dataset
 
-    if engine not in ENGINES:
-        raise ValueError(f"--engine must be {' or '.join(ENGINES)}; got {engine!r}")
+    check_engine(engine)
     if engine == "ray" and is_dataset(data):
         raise ValueError("--engine ray reads files, not datasets by name: name a file or a folder")
     ending, is_folder = find_format(out, endings), not out.suffix
@@ -222,6 +221,22 @@ def _shards(
         return partial(read_shards, path, **columns, symmetrise=symmetrise, rows=rows), content
     graphs, ids, targets, fingerprint = _read_dataset(estimator, source, data_root)
     return partial(collection_shards, graphs, ids, targets, rows), fingerprint
+
+
+def mapping(engine: str, processes: int | None) -> Callable[..., Any]:
+    """The function of :mod:`softperm.parallel` that maps over items, by the name of an engine."""
+    from softperm.parallel import map_in_processes, map_on_ray
+
+    check_engine(engine)
+    if engine == "ray":
+        return partial(map_on_ray, workers=processes)
+    return partial(map_in_processes, processes=processes)
+
+
+def check_engine(engine: str) -> None:
+    """Raises ValueError if there is no such engine."""
+    if engine not in ENGINES:
+        raise ValueError(f"--engine must be {' or '.join(ENGINES)}; got {engine!r}")
 
 
 def read_for(

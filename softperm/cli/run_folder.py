@@ -123,7 +123,7 @@ def train_run(
 
 def _index_training_graphs(data: TrainingData, out: Path) -> str:
     """Writes the index of the training graphs; returns what to add to the log."""
-    from softperm.cli.index import unique_ids
+    from softperm.search.index import unique_ids
     from softperm.search.training_index import FOLDER, LARGEST, write_training_index
 
     count = len(data.split.train)

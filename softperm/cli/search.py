@@ -11,7 +11,16 @@ import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.index import VECTORS
-from softperm.cli.inputs import IdColumn, Json, SmilesColumn, Symmetrise, read_file
+from softperm.cli.inputs import (
+    Engine,
+    IdColumn,
+    Json,
+    Processes,
+    SmilesColumn,
+    Symmetrise,
+    check_engine,
+    read_file,
+)
 from softperm.files import CSVWriter
 
 PICTURED = 5  # hits beside a query in a picture
@@ -45,6 +54,8 @@ def search(
     smiles_column: SmilesColumn = None,
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
+    engine: Engine = "local",
+    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
     """Find the graphs of an index that are nearest to each query, with proof.
@@ -58,6 +69,7 @@ def search(
     from softperm.files import write_atomically
     from softperm.progress import progress_bars
     from softperm.search import GraphIndex, VectorIndex
+    from softperm.search.shards import Question, search_shares
 
     if k is not None and within is not None:
         raise ValueError("-k and --within exclude each other")
@@ -67,6 +79,9 @@ def search(
         raise ValueError("--within needs --by graph: distances of vectors are not exact")
     if by == "graph" and rerank:
         raise ValueError("--rerank needs --by vector")
+    check_engine(engine)
+    if engine == "ray" and by == "vector":
+        raise ValueError("--engine ray needs --by graph")
     for path in (out, matchings, picture):
         if path is not None:
             ready_file(path)
@@ -74,19 +89,20 @@ def search(
         index: Any = GraphIndex.open(library)
         vectors = VectorIndex.open(library / VECTORS, index) if by == "vector" else None
         file = read_file(queries, smiles_column, symmetrise, id_column=id_column)
-        results = []
+        results: list[Any] = []
+        ask = Question(10 if k is None else k, within, where, time_limit)
         with naming_graphs(file.ids):
-            for done, graph in enumerate(file.graphs):
+            if engine == "ray":
+                answers = search_shares(library, file.graphs, ask, processes)
+            elif vectors is not None:
+                options: dict[str, Any] = {"rerank": rerank, "where": where}
+                options["time_limit"] = time_limit
+                answers = (vectors.nearest(graph, ask.k, **options) for graph in file.graphs)
+            else:
+                answers = (ask(index, graph) for graph in file.graphs)
+            for done, result in enumerate(answers, start=1):
+                results.append(result)
                 report("queries", done, len(file.graphs))
-                options: dict[str, Any] = {"where": where, "time_limit": time_limit}
-                count = 10 if k is None else k
-                if vectors is not None:
-                    results.append(vectors.nearest(graph, count, rerank=rerank, **options))
-                elif within is None:
-                    results.append(index.nearest(graph, count, **options))
-                else:
-                    results.append(index.within(graph, within, **options))
-            report("queries", len(file.graphs), len(file.graphs))
     write_atomically(out, _csv(file.ids, results))
     if matchings is not None:
         write_atomically(matchings, _json(file.ids, results))

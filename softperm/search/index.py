@@ -32,6 +32,7 @@ GLANCE = 300  # node bounds of a first search without probing
 EFFORT = 200_000  # node bounds times squared vertices of a first search with probing
 CHUNK_WORK = 1 << 15  # candidates times squared vertices between two looks at the clock
 SEGMENTS = 8  # more segments are merged when the index is saved
+FULL = 1 << 17  # graphs of a segment that is not merged with others
 WARM_UP = 12  # vertices up to which a graph is searched to compile the kernels
 SLACK = 1e-9  # of comparisons between bounds and costs
 
@@ -108,7 +109,7 @@ class GraphIndex:
         folder: Path | None,
     ) -> None:
         self.costs = costs
-        self._codes, self._layout, self._known_edge_labels = codes, layout, known_edge_labels
+        self.codes, self._layout, self._known_edge_labels = codes, layout, known_edge_labels
         self._segments, self._folder = segments, folder
         self._saved: dict[str, Any] | None = None  # the manifest when the index was opened or saved
         self._compiled = False  # whether a query has loaded the compiled kernels
@@ -140,20 +141,38 @@ class GraphIndex:
         listed = list(graphs) if canonical else as_graphs(graphs)
         codes = costs.codes(listed)
         packed = pack(listed, codes)
-        _, edge_label = codes.kinds()
-        layout = choose_layout(packed, edge_label, prices(costs.model(codes), edge_label))
-        index = cls(costs, codes, layout, int(edge_label.max(initial=0)) + 1, [], None)
-        index._append(packed, ids, metadata or {})
+        index = cls.empty(packed, codes, costs)
+        index.append(packed, ids, metadata or {})
         return index
 
     @classmethod
-    def open(cls, folder: str | os.PathLike, *, verify: bool | None = None) -> GraphIndex:
+    def empty(cls, sample: Packed, codes: Codes, costs: EditCosts) -> GraphIndex:
+        """An index without graphs, whose fingerprints are chosen for a sample of graphs.
+
+        Args:
+            sample: the graphs, from which labels and edges have the given codes.
+            codes: codes of labels and of kinds of edges.
+            costs: as for :meth:`build`.
+        """
+        _, edge_label = codes.kinds()
+        layout = choose_layout(sample, edge_label, prices(costs.model(codes), edge_label))
+        return cls(costs, codes, layout, int(edge_label.max(initial=0)) + 1, [], None)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike,
+        *,
+        verify: bool | None = None,
+        share: tuple[int, int] = (0, 1),
+    ) -> GraphIndex:
         """Opens a saved index; its graphs are mapped into memory and read when needed.
 
         Args:
             folder: the folder of the index.
             verify: whether to read all files and compare their checksums; by default for indexes of
                 up to 64 MiB.
+            share: which of how many shares of the files to open, for reading only; all by default.
 
         Raises:
             ValueError: there is no index, or a file is damaged.
@@ -161,10 +180,11 @@ class GraphIndex:
         path = Path(folder)
         for attempt in range(3):
             about = storage.read_manifest(path)
-            size = sum(entry["bytes"] for entry in about["segments"])
+            entries = about["segments"][share[0] :: share[1]]
+            size = sum(entry["bytes"] for entry in entries)
             check = size <= storage.CHECKED_BYTES if verify is None else verify
             try:
-                segments = [storage.read_segment(path, e, check) for e in about["segments"]]
+                segments = [storage.read_segment(path, entry, check) for entry in entries]
                 break
             except FileNotFoundError as error:  # another process has merged segments meanwhile
                 if attempt == 2:
@@ -180,8 +200,10 @@ class GraphIndex:
             np.array(about["start"], np.int64),
         )
         costs = EditCosts(**{k: math.inf if v is None else v for k, v in about["costs"].items()})
-        index = cls(costs, codes, layout, about["known_edge_labels"], segments, path)
-        index._saved = about
+        whole = share[1] == 1
+        known = about["known_edge_labels"]
+        index = cls(costs, codes, layout, known, segments, path if whole else None)
+        index._saved = about if whole else None
         return index
 
     def save(self, folder: str | os.PathLike | None = None) -> None:
@@ -204,17 +226,15 @@ class GraphIndex:
             elsewhere = self._folder is None or path.resolve() != self._folder.resolve()
             if elsewhere and (path / storage.MANIFEST).exists():
                 raise ValueError(f"{path} already holds an index; choose another folder")
-            if not elsewhere and storage.read_manifest(path) != self._saved:
+            saved = (path / storage.MANIFEST).exists() or self._saved is not None
+            if not elsewhere and saved and storage.read_manifest(path) != self._saved:
                 raise ValueError(
                     f"{path} was changed by another process: open the index again and repeat the "
                     "change"
                 )
-            segments = self._segments
-            if len(segments) > SEGMENTS or any(2 * s.removed.sum() > len(s) for s in segments):
-                segments = [storage.merge(segments)]
             self._segments = [
                 storage.write_segment(path, s) if elsewhere or s.file is None else s
-                for s in segments
+                for s in _merged(self._segments)
             ]
             storage.write_manifest(path, self._about(), self._segments)
             self._folder = path
@@ -223,6 +243,15 @@ class GraphIndex:
             for file in path.glob("*.safetensors"):
                 if storage.is_segment(file) and file.name not in used:
                     file.unlink()
+
+    def map_to(self, folder: Path) -> None:
+        """Moves graphs from memory to files of a folder; :meth:`save` commits them.
+
+        Args:
+            folder: the index's own, or a new one.
+        """
+        self._segments = [storage.mapped(folder, segment) for segment in self._segments]
+        self._folder = folder
 
     def add(
         self,
@@ -242,10 +271,10 @@ class GraphIndex:
             canonical: as for :meth:`build`.
         """
         listed = list(graphs) if canonical else as_graphs(graphs)
-        missing = self._codes.labels and any("label" not in g and g.num_nodes for g in listed)
+        missing = self.codes.labels and any("label" not in g and g.num_nodes for g in listed)
         if missing:
             raise ValueError("the graphs of the index have vertex labels; these have none")
-        self._append(pack(listed, self._codes), ids, metadata or {})
+        self.append(pack(listed, self.codes), ids, metadata or {})
 
     def remove(self, ids: Iterable[Any]) -> None:
         """Removes graphs in memory; :meth:`save` commits it.
@@ -290,16 +319,16 @@ class GraphIndex:
         )
         u, v = packed.ends[edges].astype(np.int64).T
         order = np.lexsort((np.append(v, u), np.append(u, v)))
-        kinds = list(self._codes.edge)
+        kinds = list(self.codes.edge)
         listed = [kinds[k] for k in np.append(packed.kind[edges], packed.kind[edges])[order]]
         graph = Data(
             edge_index=torch.from_numpy(np.stack([np.append(u, v), np.append(v, u)])[:, order]),
             num_nodes=vertices.stop - vertices.start,
         )
-        if self._codes.labels:
-            names = list(self._codes.vertex)
+        if self.codes.labels:
+            names = list(self.codes.vertex)
             graph.label = [names[code] for code in packed.label[vertices]]
-        if self._codes.edge_labels:
+        if self.codes.edge_labels:
             graph.edge_label = [name for name, _ in listed]
         if any(weight != 1.0 for _, weight in listed):
             graph.edge_weight = torch.tensor([weight for _, weight in listed])
@@ -319,8 +348,8 @@ class GraphIndex:
     def checksums(self) -> dict[Any, int]:
         """A checksum of each graph by identifier: of its labels, edges and weights."""
         if self._known_sums is None or self._known_sums[0] is not self._segments:
-            names = list(self._codes.vertex) if self._codes.labels else []
-            kinds = list(self._codes.edge)
+            names = list(self.codes.vertex) if self.codes.labels else []
+            kinds = list(self.codes.edge)
             sums = [storage.checksums(s.packed, names, kinds).tolist() for s in self._segments]
             listed = [checksum for some in sums for checksum in some]
             sums_by_id = {name: listed[row] for name, row in self._rows().items()}
@@ -341,6 +370,10 @@ class GraphIndex:
     def columns(self) -> tuple[str, ...]:
         """Names of the metadata columns."""
         return tuple(self._segments[0].columns) if self._segments else ()
+
+    def holds_text(self, name: str) -> bool:
+        """Whether a metadata column holds strings."""
+        return bool(self._segments) and isinstance(self._segments[0].columns.get(name), Text)
 
     def within(
         self,
@@ -432,8 +465,8 @@ class GraphIndex:
         if time_limit is not None:
             self._compile()
         started = perf_counter()
-        codes = Codes(labels=self._codes.labels, edge_labels=self._codes.edge_labels)
-        codes.vertex, codes.edge = dict(self._codes.vertex), dict(self._codes.edge)
+        codes = Codes(labels=self.codes.labels, edge_labels=self.codes.edge_labels)
+        codes.vertex, codes.edge = dict(self.codes.vertex), dict(self.codes.edge)
         try:
             packed = pack([as_graph(graph)], codes)
         except GraphError as error:
@@ -487,9 +520,24 @@ class GraphIndex:
         _, edge_label = codes.kinds()
         return np.where(edge_label < self._known_edge_labels, edge_label, 0)
 
-    def _append(
-        self, packed: Packed, ids: Sequence[Any] | None, metadata: Mapping[str, Sequence[Any]]
+    def append(
+        self,
+        packed: Packed,
+        ids: Sequence[Any] | None,
+        metadata: Mapping[str, Sequence[Any]],
+        *,
+        unique: bool = False,
+        without: Bool[np.ndarray, " B"] | None = None,
     ) -> None:
+        """Adds packed graphs in memory as a segment of their own; see :meth:`add`.
+
+        Args:
+            packed: the graphs, with the codes of :attr:`codes`.
+            ids: as for :meth:`add`.
+            metadata: as for :meth:`add`.
+            unique: whether the identifiers are known to be new.
+            without: graphs to leave out.
+        """
         count = packed.ptr.size - 1
         if self._segments and set(metadata) != set(self.columns):
             given, expected = (", ".join(names) or "none" for names in (metadata, self.columns))
@@ -509,28 +557,29 @@ class GraphIndex:
         for segment in self._segments:
             if isinstance(segment.ids, Text) != isinstance(column, Text):
                 raise ValueError("ids are strings in part and numbers in part; use one kind")
-        _check_unique([*self._segments], list(ids))
-        strict = self.costs.model(self._codes).strict
-        vectors = fingerprints(packed, self._class_of(self._codes), self._layout, strict)
-        self._segments = [
-            *self._segments,
-            Segment(
-                packed=storage.compact(packed),
-                vectors=storage.frozen(vectors, np.uint8),
-                ids=column,
-                columns={name: _column(values, name) for name, values in metadata.items()},
-                removed=np.zeros(count, bool),
-            ),
-        ]
+        if not unique:
+            _check_unique([*self._segments], list(ids))
+        strict = self.costs.model(self.codes).strict
+        vectors = fingerprints(packed, self._class_of(self.codes), self._layout, strict)
+        segment = Segment(
+            packed=storage.compact(packed),
+            vectors=storage.frozen(vectors, np.uint8),
+            ids=column,
+            columns={name: _column(values, name) for name, values in metadata.items()},
+            removed=np.zeros(count, bool),
+        )
+        if without is not None:
+            segment = storage.without_removed(segment.removing(without))
+        self._segments = [*self._segments, segment]
 
     def _about(self) -> dict[str, Any]:
         """The part of the manifest that does not depend on segments."""
         costs = {k: None if math.isinf(v) else v for k, v in asdict(self.costs).items()}
         return {
             "costs": costs,
-            "labels": list(self._codes.vertex) if self._codes.labels else None,
-            "edge_labels": self._codes.edge_labels,
-            "kinds": list(self._codes.edge),
+            "labels": list(self.codes.vertex) if self.codes.labels else None,
+            "edge_labels": self.codes.edge_labels,
+            "kinds": list(self.codes.edge),
             "known_edge_labels": self._known_edge_labels,
             "column": self._layout.column.ravel().tolist(),
             "column_shape": self._layout.column.shape,
@@ -729,6 +778,15 @@ def search_candidates(
             lower[k] = max(lower[k], round_up(pair, bound))
 
 
+def _merged(segments: list[Segment]) -> list[Segment]:
+    """The segments, with small ones merged if there are many, and without most removed graphs."""
+    sparse = [s for s in segments if 2 * s.removed.sum() > len(s)]
+    small = [s for s in segments if len(s) < FULL]
+    chosen = [s for s in segments if s in sparse or (len(small) > SEGMENTS and s in small)]
+    kept = [s for s in segments if s not in chosen]
+    return [*kept, storage.merge(chosen)] if chosen else kept
+
+
 def _check_symmetric(costs: EditCosts) -> None:
     for of in ("vertex", "edge"):
         insertion, deletion = getattr(costs, f"{of}_insertion"), getattr(costs, f"{of}_deletion")
@@ -737,6 +795,24 @@ def _check_symmetric(costs: EditCosts) -> None:
                 f"{of}_insertion is {insertion} and {of}_deletion is {deletion}; an index needs "
                 f"equal costs of both"
             )
+
+
+def unique_ids(ids: Iterable[Any], seen: dict[str, int] | None = None) -> list[str]:
+    """The names of graphs; a repeated name gets a number.
+
+    Args:
+        ids: the names.
+        seen: how often names occurred before; updated.
+
+    >>> unique_ids(["CCO", "CC", "CCO"])
+    ['CCO', 'CC', 'CCO #2']
+    """
+    seen = {} if seen is None else seen
+    unique = []
+    for name in map(str, ids):
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return unique
 
 
 def _check_unique(segments: list[Segment], ids: list[Any]) -> None:

@@ -11,7 +11,7 @@ import json
 import mmap
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -134,14 +134,9 @@ def frozen(array: np.ndarray, dtype: Any) -> np.ndarray:
 
 def merge(segments: Iterable[Segment]) -> Segment:
     """One unsaved segment with all graphs that are not removed."""
-    parts = [_without_removed(segment) for segment in segments]
-    ptr, edge_ptr = (
-        np.append(0, np.cumsum(np.concatenate([np.diff(part.packed[k]) for part in parts])))
-        for k in range(2)
-    )
-    rest = [np.concatenate([part.packed[k] for part in parts]) for k in range(2, 5)]
+    parts = [without_removed(segment) for segment in segments]
     return Segment(
-        packed=compact(Packed(ptr, edge_ptr, *rest)),
+        packed=compact(join_packed([part.packed for part in parts])),
         vectors=frozen(np.concatenate([part.vectors for part in parts]), np.uint8),
         ids=join([part.ids for part in parts]),
         columns={name: join([p.columns[name] for p in parts]) for name in parts[0].columns},
@@ -149,7 +144,18 @@ def merge(segments: Iterable[Segment]) -> Segment:
     )
 
 
-def _without_removed(segment: Segment) -> Segment:
+def join_packed(parts: Sequence[Packed]) -> Packed:
+    """Graphs with equal codes end to end."""
+    ptr, edge_ptr = (
+        np.append(0, np.cumsum(np.concatenate([np.diff(p[k]) for p in parts]), dtype=np.int64))
+        for k in range(2)
+    )
+    rest = (np.concatenate([p[k] for p in parts]).astype(np.int64) for k in range(2, 5))
+    return Packed(ptr, edge_ptr, *rest)
+
+
+def without_removed(segment: Segment) -> Segment:
+    """An unsaved segment of the graphs that are not removed."""
     if not segment.removed.any():
         return segment
     rows = np.flatnonzero(~segment.removed)
@@ -244,6 +250,13 @@ def is_segment(path: Path) -> bool:
     return re.fullmatch(r"[0-9a-f]{32}\.safetensors", path.name) is not None
 
 
+def mapped(folder: Path, segment: Segment) -> Segment:
+    """A segment whose arrays are those of its file, which is written if there is none."""
+    if segment.file is not None:
+        return segment
+    return read_segment(folder, _entry(folder, write_segment(folder, segment)), verify=False)
+
+
 def read_segment(folder: Path, entry: dict[str, Any], verify: bool) -> Segment:
     """Maps a segment into memory.
 
@@ -304,20 +317,21 @@ def _is_sound(segment: Segment) -> bool:
 
 def write_manifest(folder: Path, about: dict[str, Any], segments: Iterable[Segment]) -> None:
     """Makes saved segments the content of the index, in one step."""
-    entries = [
-        {
-            "file": segment.file,
-            "bytes": (folder / str(segment.file)).stat().st_size,
-            "checksum": segment.checksum,
-            "columns": list(segment.columns),
-            "removed": np.flatnonzero(segment.removed).tolist(),
-        }
-        for segment in segments
-    ]
+    entries = [_entry(folder, segment) for segment in segments]
     body = json.dumps({"format": FORMAT, **about, "segments": entries})
     write_atomically(
         folder / MANIFEST, json.dumps({"checksum": zlib.crc32(body.encode())}) + "\n" + body
     )
+
+
+def _entry(folder: Path, segment: Segment) -> dict[str, Any]:
+    return {
+        "file": segment.file,
+        "bytes": (folder / str(segment.file)).stat().st_size,
+        "checksum": segment.checksum,
+        "columns": list(segment.columns),
+        "removed": np.flatnonzero(segment.removed).tolist(),
+    }
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

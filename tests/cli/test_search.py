@@ -82,6 +82,11 @@ def test_adding_skips_what_is_there(library):
         (("search", "lib.index", "query.csv", "--where", "size < 3"), "has no column 'size'"),
         (("index", "lib.csv", "--out", "lib.index"), "is not empty; use --add"),
         (("index", "lib.csv", "--out", "other", "--add"), "does not exist; leave out --add"),
+        (
+            ("index", "lib.csv", "--out", "other", "--engine", "sun"),
+            "--engine must be local or ray",
+        ),
+        (("search", "lib.index", "query.csv", "--engine", "sun"), "--engine must be local or ray"),
     ],
 )
 def test_bad_input_is_one_sentence(library, arguments, message, monkeypatch):
