@@ -23,6 +23,7 @@ from softperm.distance.branch_and_bound import (
     advance,
     cost_of,
     descend,
+    improve,
     open_bound,
     plant,
     round_down,
@@ -36,6 +37,7 @@ from softperm.distance.symmetry import with_orbits
 
 EFFORT = 2_000_000  # node bounds times squared vertices, about a twentieth of a second
 LARGEST = 192  # vertices up to which there is a search; its memory grows with the cube
+RESTARTS = 4_000_000  # restarts of a descent times cubed vertices, about a hundredth of a second
 POLISHED = 400  # vertices up to which an upper bound is improved; a sweep grows with the cube
 
 
@@ -255,7 +257,9 @@ def _search_long(
 
     Each round searches for permutations up to a target cost only, which is much shorter than the
     search for anything better than the best. A round that finds none has proven a lower bound. The
-    last round is the full proof, and takes as long as all others together or longer.
+    last round is the full proof, and takes as long as all others together or longer. Meanwhile
+    descents from random permutations improve the upper bound: without the optimum, a round more
+    would be needed to find it, which takes as long as the proof.
     """
     value = float(cost_of(pair, best))
     lower = round_up(pair, lower)
@@ -270,17 +274,50 @@ def _search_long(
     small = best.size <= SMALL
     if small and not over():
         pair = with_orbits(pair, over)
+    rng = np.random.default_rng(0)
+
+    def stop() -> bool:
+        nonlocal best, value
+        if lower <= value - pair.gap and not over():
+            best, value = restart(pair, best, value, lower, rng)
+        return lower > value - pair.gap or over()
+
     floor, span = lower, min(value, limit) - lower
     for part in (0, 1 / 32, 1 / 16, *np.arange(1, 9) / 8):
         target = _target(pair, floor + span * part, min(value, limit + pair.gap))
         if lower <= min(target, value - pair.gap, limit) and not over():
             tree = plant(pair)
             tree.probed[0] = 3 if small else 0
-            raised, found = _raise(pair, tree, target, over)
+            raised, found = _raise(pair, tree, target, stop)
             lower = max(lower, raised)
             if found < value:
                 best, value = tree.best.copy(), found
     return _solution(pair, best, lower)
+
+
+def restart(
+    pair: Pair,
+    best: Int[np.ndarray, " N"],
+    value: float,
+    lower: float,
+    rng: np.random.Generator,
+) -> tuple[Int[np.ndarray, " N"], float]:
+    """Descends from random permutations for a while; the best permutation and its cost.
+
+    Args:
+        pair: the two graphs.
+        best: the best permutation known.
+        value: its cost.
+        lower: a lower bound, at which the descents end.
+        rng: chooses the permutations.
+    """
+    allowed, trial = unpack(pair.allowed), best.copy()
+    for i in range(trial.size - 1, 0, -1):
+        k = int(rng.integers(i + 1))
+        if allowed[i, trial[k]] and allowed[k, trial[i]]:
+            trial[i], trial[k] = trial[k], trial[i]
+    found = improve(pair, trial, np.inf, lower, RESTARTS // trial.size**3)
+    return (trial, float(found)) if found < value else (best, value)
 
 
 def _target(pair: Pair, cost: float, value: float) -> float:
@@ -291,8 +328,8 @@ def _target(pair: Pair, cost: float, value: float) -> float:
     return min(round_down(pair, cost), round_up(pair, value) - step)
 
 
-def _raise(pair: Pair, tree: Tree, target: float, over: Callable[[], bool]) -> tuple[float, float]:
-    """Searches for permutations that cost no more than the target.
+def _raise(pair: Pair, tree: Tree, target: float, stop: Callable[[], bool]) -> tuple[float, float]:
+    """Searches for permutations that cost no more than the target, until it is told to stop.
 
     Returns:
         A lower bound of the optimum, and the least cost found, infinite if there is none.
@@ -300,7 +337,7 @@ def _raise(pair: Pair, tree: Tree, target: float, over: Callable[[], bool]) -> t
     tree.value[0] = value_above(pair, target)
     pretended = tree.value[0]
     complete = False
-    while not complete and not over():
+    while not complete and not stop():
         complete = advance(pair, tree, EFFORT // pair.label_a.size**2)
     found = float(tree.value[0]) if tree.value[0] < pretended else np.inf
     if complete and np.isinf(found):

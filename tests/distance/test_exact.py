@@ -23,7 +23,7 @@ from softperm.data.graphs import as_graphs
 from softperm.distance import exact, frobenius_distance
 from softperm.distance.costs import Codes, Frobenius
 from softperm.distance.exact import as_result, solve
-from softperm.distance.pairs import pack, pair_of
+from softperm.distance.pairs import pack, pair_of, unpack
 
 
 def check_against_enumeration(a: np.ndarray, b: np.ndarray) -> None:
@@ -52,6 +52,32 @@ def test_distance_equals_enumeration_on_two_thousand_pairs_up_to_seven_vertices(
     distances, attain, expected = np.transpose(rows)
     np.testing.assert_allclose(distances, expected, atol=1e-9)
     np.testing.assert_allclose(attain, distances, atol=1e-9)
+
+
+@pytest.mark.parametrize(("seed", "optimum"), [(0, 24), (1, 28), (2, 28)])  # proven by the search
+def test_restarts_find_the_optimum_that_one_descent_misses(seed, optimum):
+    graphs = (nx.gnp_random_graph(18, 0.4, seed=2 * seed + k) for k in range(2))
+    pair = read_pair(*(nx.to_numpy_array(graph) for graph in graphs))
+    rng, best = np.random.default_rng(0), np.arange(18)
+    first = value = float(exact.descend(pair, best))
+    for _ in range(100):
+        best, value = exact.restart(pair, best, value, 0.0, rng)
+        assert value == exact.cost_of(pair, best)
+    assert first > value == optimum
+
+
+def test_restarts_match_vertices_of_equal_label_only():
+    rng = np.random.default_rng(3)
+    labels = [rng.integers(3, size=12).tolist() for _ in range(2)]
+    graphs = [labelled_graph(random_matrix(rng, 12), label) for label in labels]
+    pair = read_pair(*graphs, labels=True)
+    best = exact._any_permutation(pair)
+    value = float(exact.cost_of(pair, best))
+    for _ in range(20):
+        best, value = exact.restart(pair, best, value, 0.0, rng)
+        found = exact.restart(pair, best, np.inf, 0.0, rng)[0]
+        assert all(unpack(pair.allowed)[i, j] for i, j in enumerate(found))
+        assert sorted(found) == list(range(found.size))
 
 
 def test_distance_equals_enumeration_for_matrices_as_users_pass_them():
