@@ -2,11 +2,12 @@
 
     python benchmarks/search.py [--queries 200] [--pairs 1000] [--out search.json] [PART ...]
 
-Parts: ``qm9``, ``hydrogens`` (QM9 with hydrogen atoms), ``nci1``, ``imdb``, ``pairs``, and
-``vectors``: recall of the exact ten nearest within the best 100 by learnt vector. Times are
-processor time of one thread after compilation, so that other processes on the machine disturb them
-little; those of myopic-mces contain its solver's process. myopic-mces
-(``pip install myopic-mces``) and RDKit's RASCAL are compared if they are installed. Data comes from
+Parts: ``qm9``, ``hydrogens`` (QM9 with hydrogen atoms), ``nci1``, ``imdb``, ``pairs``, ``reach``
+(large molecules near each other, random graphs without labels), and ``vectors``: recall of the
+exact ten nearest within the best 100 by learnt vector. Times are processor time of one thread
+after compilation, so that other processes on the machine disturb them little; those of myopic-
+mces contain its solver's process. myopic-mces (``pip install myopic-mces``) and RDKit's RASCAL
+are compared if they are installed. Data comes from
 ``SOFTPERM_DATA``.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import itertools
 import json
 import lzma
 import os
@@ -25,9 +27,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 
-from softperm import PiGNNAligner
+from softperm import PiGNNAligner, frobenius_distance
 from softperm.data.formats import read_graphs
 from softperm.data.graphs import as_graphs
 from softperm.data.molecules import from_smiles
@@ -42,7 +45,7 @@ THRESHOLD = 9  # edges: pairs up to this distance are near
 def main() -> None:
     parts = {
         "qm9": qm9, "hydrogens": hydrogens, "nci1": nci1, "imdb": imdb, "pairs": pairs,
-        "vectors": vectors,
+        "reach": reach, "vectors": vectors,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="PART")
@@ -287,6 +290,47 @@ def _against_rascal(smiles: list[str], near: list[tuple[int, int]]):
         common = len(found[0].bondMatches()) if found else 0
         equal += result.distance == bonds - 2 * common
     yield compared("RASCAL, bond types", near, ours, theirs, equal)
+
+
+def reach(options):
+    """Near pairs of molecules of 45 to 55 heavy atoms, and pairs of random graphs."""
+    with gzip.open(DATA / "ogbg-molhiv/mapping/mol.csv.gz", "rt") as file:
+        long = [row["smiles"] for row in csv.DictReader(file) if len(row["smiles"]) > 45]
+    graphs = [from_smiles(text) for text in long[:3000] if "." not in text]
+    graphs = [graph for graph in graphs if 45 <= (graph.num_nodes or 0) <= 55]
+    index = GraphIndex.build(graphs, canonical=True, costs=EditCosts.edges(0.0))
+    near: list[tuple[int, int]] = []
+    for row, graph in enumerate(graphs):
+        listed = index.within(graph, 10, time_limit=0.7)
+        hits = (*listed.hits, *listed.undecided)
+        near += [(row, hit.id) for hit in hits if hit.id > row and 0 < hit.distance <= 10]
+        if len(near) >= options.pairs:
+            break
+    for substitution in (0.0, 1.0):
+        costs, spent, decided = EditCosts.edges(substitution), [], 0
+        for i, k in near[: options.pairs]:
+            started = time.process_time()
+            result = edit_distance(graphs[i], graphs[k], costs=costs, at_most=10, time_limit=20)
+            spent.append(1e3 * (time.process_time() - started))
+            decided += result.exact or result.lower_bound > 10
+        yield {
+            "pairs of 45 to 55 atoms": len(spent),
+            "edge_substitution": substitution,
+            "decided": decided,
+            "median_milliseconds": round(float(np.median(spent)), 2),
+            "p90_milliseconds": round(float(np.quantile(spent, 0.9)), 1),
+            "most_milliseconds": round(max(spent), 1),
+        }
+    for vertices, seed in itertools.product((18, 20), range(3)):
+        pair = [nx.gnp_random_graph(vertices, 0.4, seed=2 * seed + k) for k in range(2)]
+        started = time.process_time()
+        result = frobenius_distance(*pair, time_limit=600)
+        yield {
+            "random_graphs": f"G({vertices}, 0.4), seed {seed}",
+            "squared_distance": round(result.distance**2),
+            "proven": result.exact,
+            "seconds": round(time.process_time() - started, 1),
+        }
 
 
 def compared(name: str, near: list, ours: list[float], theirs: list[float], equal: int) -> dict:
