@@ -5,10 +5,9 @@
 Parts: ``qm9``, ``hydrogens`` (QM9 with hydrogen atoms), ``nci1``, ``imdb``, ``pairs``, ``reach``
 (large molecules near each other, random graphs without labels), and ``vectors``: recall of the
 exact ten nearest within the best 100 by learnt vector. Times are processor time of one thread
-after compilation, so that other processes on the machine disturb them little; those of myopic-
-mces contain its solver's process. myopic-mces (``pip install myopic-mces``) and RDKit's RASCAL
-are compared if they are installed. Data comes from
-``SOFTPERM_DATA``.
+after compilation, so that other processes on the machine disturb them little; those of
+myopic-mces contain its solver's process. myopic-mces (``pip install myopic-mces``) and RDKit's
+RASCAL are compared if they are installed. Data comes from ``SOFTPERM_DATA``.
 """
 
 from __future__ import annotations
