@@ -148,8 +148,16 @@ def _parquet_part(results: Results) -> bytes:
         columns[name] = values
     columns[PROBLEM] = pa.array([reason or None for reason in results.reasons], pa.string())
     content = io.BytesIO()
-    pq.write_table(pa.table(columns), content)
+    table = pa.table(columns)
+    pq.write_table(table, content, use_dictionary=_repetitive(table.schema))
     return content.getvalue()
+
+
+def _repetitive(schema: Any) -> Any:  # a list, though the annotation of pyarrow allows bool only
+    """The columns of text: dictionaries of numbers would take time and space."""
+    import pyarrow as pa
+
+    return [field.name for field in schema if pa.types.is_string(field.type)]
 
 
 def _join_parquet(parts: Sequence[Path], names: Sequence[str], stream: IO[bytes]) -> None:
@@ -162,7 +170,8 @@ def _join_parquet(parts: Sequence[Path], names: Sequence[str], stream: IO[bytes]
         nonlocal writer, waiting, size
         table = pa.concat_tables(waiting)
         if writer is None:
-            writer = pq.ParquetWriter(stream, table.schema)
+            kinds = _repetitive(table.schema)
+            writer = pq.ParquetWriter(stream, table.schema, use_dictionary=kinds)
         writer.write_table(table)
         waiting, size = [], 0
 

@@ -187,14 +187,25 @@ def within(values: np.ndarray, end: int) -> bool:
 def _add_trees(
     rows, total, roots, feature, threshold, left, right, leaf_ptr, output, value, first, last
 ):
-    for i in range(first, last):
+    node = np.empty(8, np.int64)
+    for block in range(first, last, 16):  # a tree stays in the cache for these rows
+        end = min(block + 16, last)
         for root in roots:
-            node = root
-            while feature[node] >= 0:
-                node = left[node] if rows[i, feature[node]] <= threshold[node] else right[node]
-            leaf = left[node]
-            for k in range(leaf_ptr[leaf], leaf_ptr[leaf + 1]):
-                total[i, output[k]] += value[k]
+            for i in range(block, end, 8):  # side by side, so that rows do not wait for each other
+                count, inside = min(8, end - i), True
+                node[:] = root
+                while inside:
+                    inside = False
+                    for j in range(count):
+                        n, column = node[j], feature[node[j]]
+                        if column >= 0:
+                            inside = True
+                            less = rows[i + j, column] <= threshold[n]
+                            node[j] = left[n] * less + right[n] * (1 - less)  # no branch to guess
+                for j in range(count):
+                    leaf = left[node[j]]
+                    for k in range(leaf_ptr[leaf], leaf_ptr[leaf + 1]):
+                        total[i + j, output[k]] += value[k]
 
 
 @dataclass(frozen=True)

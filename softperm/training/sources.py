@@ -367,7 +367,7 @@ def encode_smiles(
     from softperm.data.molecules import OGB, read_each, read_ogb, read_symbols
 
     if kind is None:
-        molecules, problems = read_each(smiles, read_symbols)
+        molecules, problems = read_symbols(smiles)
         return (molecules and vocabulary.encode_molecules(molecules)), problems
     encoding, read = OGB, read_ogb
     if kind == "qm9":

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,11 @@ import pytest
 from samples import FAST, rings_and_cliques, run_command, two_kinds
 
 from softperm import PiGNNClassifier
+from softperm.data import molecules as molecule_reading
 from softperm.data.formats.shards import canonical_graph, read_shards
 from softperm.data.formats.tables import Record
 from softperm.data.graphs import as_graphs
-from softperm.data.molecules import read_each, read_symbols
+from softperm.data.molecules import read_symbols
 from softperm.data.vocabulary import UnseenLabels, Vocabulary
 from softperm.errors import GraphError
 from softperm.estimators import pignn as base
@@ -290,18 +292,21 @@ def test_compact_vectors_have_the_same_distances(trained, tmp_path):
 EVERY_KIND = [
     *MOLECULES, "[Na+].[Cl-]", "C[N+](C)(C)C", "[Cu]<-N", "N->[Pt](Cl)Cl", "C$C", "[2H]C", "*C",
     "CO[Ti](OC)(OC)OC", "c1ccc2[nH]ccc2c1", "B(O)O", "S(=O)(=O)(O)O", "N(=O)(=O)C", "[H][H]",
-    "not", "C1CC", "",
+    "[se]1cccc1", "[Sc]C", "[13CH3:7]Br", "C1=CC=CC=C1Cl", "C~C", "C:C", "F/C=C\\[C@@H](I)S",
+    "OC(C)(C)(C)(C)C", "[CH3]", "[cH-]1cccc1", "[#6]C", "[Co]", "Cl%11CC%11", "P(C)(C)(C)(C)C",
+    "C" * 600, "not", "C1CC", "",
 ]  # fmt: skip
 
 
-def test_molecules_read_at_once_are_the_graphs_read_one_by_one():
+def test_molecules_read_at_once_are_the_graphs_read_one_by_one(monkeypatch):
+    monkeypatch.setattr(molecule_reading, "_ENTRIES", 100)  # several blocks of matrices
     graphs, bad = [], {}
     for i, text in enumerate(EVERY_KIND):
         try:
             graphs.append(canonical_graph(Record("", "", text), False)[0])
         except ValueError as error:
             bad[i] = str(error)
-    molecules, problems = read_each(EVERY_KIND, read_symbols)
+    molecules, problems = read_symbols(EVERY_KIND)
     assert problems == bad
     assert len(bad) == 3
     vocabulary = Vocabulary.learn(graphs[:60])
@@ -312,6 +317,22 @@ def test_molecules_read_at_once_are_the_graphs_read_one_by_one():
     for name in ("ptr", "edge_ptr", "edge_index", "structure", "label", "edge_label"):
         assert getattr(found, name).equal(getattr(expected, name)), name
     assert found.label_sizes == expected.label_sizes
+
+
+def test_memory_does_not_grow_with_the_square_of_a_molecule():
+    read_symbols(["CC"])
+    tracemalloc.start()
+    read_symbols(["C" * 2000])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2000**2 / 4, "a matrix of bond orders"
+
+
+def test_parquet_has_dictionaries_of_text_alone(trained, tmp_path):
+    path, out = write_molecules(tmp_path / "m.csv", 30), tmp_path / "v.parquet"
+    assert run_command("embed", trained[1], path, "--out", out).exit_code == 0
+    columns = [pq.ParquetFile(out).metadata.row_group(0).column(i) for i in (0, 1, 2)]
+    assert ["RLE_DICTIONARY" in column.encodings for column in columns] == [True, False, False]
 
 
 def test_two_commands_do_not_write_one_table(trained, tmp_path):

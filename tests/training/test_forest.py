@@ -52,8 +52,10 @@ def labelled(n: int, seed: int) -> nx.Graph:
 
 def test_the_arrays_of_a_forest_predict_as_scikit_learn_does():
     forest = RandomForestClassifier(20, random_state=0).fit(ROWS, CODES)
-    predicted = Trees.of(forest.estimators_, forest.classes_)(ROWS)
+    trees = Trees.of(forest.estimators_, forest.classes_)
+    predicted = trees(ROWS)
     assert predicted.shape == (80, 4)  # class 1 does not occur
+    np.testing.assert_array_equal(trees(ROWS[3:]), predicted[3:])  # whatever the number of rows
     np.testing.assert_allclose(predicted[:, forest.classes_], forest.predict_proba(ROWS), atol=1e-6)
     np.testing.assert_array_equal(predicted[:, 1], 0)
 

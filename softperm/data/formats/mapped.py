@@ -56,7 +56,7 @@ from softperm.data.formats.tables import (
     check_targets,
     parse_cells,
 )
-from softperm.data.molecules import bond_names, element_symbols, read_each, read_symbols
+from softperm.data.molecules import bond_names, element_symbols, read_symbols
 from softperm.data.vocabulary import Label, Vocabulary, codes_of
 from softperm.errors import GraphError
 from softperm.files import appearing, disk_errors, exclusive, workspace, write_atomically
@@ -199,7 +199,7 @@ class PartWorker:
         self, records: list[Record], texts: list[str], problems: dict[str, str]
     ) -> tuple[Collection | None, Vocabulary, list[int], dict[str, Any]]:
         """The same for SMILES, without a graph object for each."""
-        molecules, unreadable = read_each(texts, read_symbols)
+        molecules, unreadable = read_symbols(texts)
         problems |= {records[k].where: problem for k, problem in unreadable.items()}
         kept = [k for k in range(len(texts)) if k not in unreadable]
         about: dict[str, Any] = {"removed": _removed_config([]), "widths": {}}

@@ -270,6 +270,17 @@ def _propagate(x, row_ptr, col, weight, out, vertices, edges, first, last):
             out[v, f] = held[f]
 
 
+@kernel
+def _row_offsets(rows, out):
+    for m in range(len(rows)):
+        v = 0
+        for e in range(rows.shape[1]):
+            while v < out.shape[1] and v <= rows[m, e]:
+                out[m, v] = e
+                v += 1
+        out[m, v:] = rows.shape[1]
+
+
 def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().contiguous().numpy()
 
@@ -308,8 +319,9 @@ def _row_offsets_cpu(edge_index: Tensor, vertices: int, valid: bool) -> Tensor:
             raise ValueError(
                 f"edge_index must name vertices from 0 to {vertices - 1}; got {low} to {high}"
             )
-    vertex = torch.arange(vertices + 1).expand(len(edge_index), -1)
-    return torch.searchsorted(edge_index[:, 0].contiguous(), vertex.contiguous())
+    out = torch.empty(len(edge_index), vertices + 1, dtype=torch.int64)
+    _row_offsets(_array(edge_index[:, 0]), out.numpy())
+    return out
 
 
 def _propagate_cpu(

@@ -122,6 +122,12 @@ def of_two_models() -> tuple[tuple, tuple, tuple, tuple]:
 OPERATORS = ["pool", "spread", "row_offsets", "propagate"]
 
 
+def test_offsets_of_edges_that_are_not_sorted_stay_inside():
+    """Edges that a caller wrongly promised to be canonical write nowhere else."""
+    edges = torch.tensor([[[7, -3, 1, 9], [0, 1, 0, 2]]])
+    assert ragged.row_offsets_op(edges, 3, True).tolist() == [[0, 0, 0, 0]]
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_follow_torchs_rules(name):
     torch.library.opcheck(getattr(ragged, f"{name}_op"), of_two_models()[OPERATORS.index(name)])
