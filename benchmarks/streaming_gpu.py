@@ -3,9 +3,10 @@
     python benchmarks/streaming_gpu.py prepare .study     # with RDKit: molecules as JSON Lines
     python benchmarks/streaming_gpu.py measure .study --out h200.json
 
-``prepare`` writes the molecules of ogbg-molhiv as node-link graphs and trains a small model, so
-that the machine that measures needs neither RDKit nor the dataset. ``measure`` embeds them from
-JSON Lines, and from a collection that is encoded already; both write parts of a table.
+``prepare`` writes the molecules of ogbg-molhiv as node-link graphs and as SMILES, and trains a
+small model, so that the machine that measures needs neither RDKit nor the dataset. ``measure``
+embeds them from JSON Lines, from a collection that is encoded already and, where RDKit is
+installed, from SMILES; all of them write parts of a table.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import tempfile
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -30,7 +32,7 @@ from softperm.settings import PAPER
 
 
 def prepare(folder: Path, data: Path) -> None:
-    """Writes ``molecules.jsonl.gz`` and ``model`` into a folder."""
+    """Writes ``molecules.jsonl.gz``, ``molecules.csv.gz`` and ``model`` into a folder."""
     from softperm.data.molecules import raw_graph_from_smiles
 
     with gzip.open(data / "ogbg-molhiv/mapping/mol.csv.gz", "rt") as stream:
@@ -45,6 +47,8 @@ def prepare(folder: Path, data: Path) -> None:
                 for u, v, label in zip(*raw.edges, raw.edge_label or [], strict=True)
             ]
             out.write(json.dumps({"nodes": nodes, "links": links}, separators=(",", ":")) + "\n")
+    with gzip.open(folder / "molecules.csv.gz", "wt") as out:
+        out.writelines(["smiles\n", *(f"{text}\n" for text in smiles)])
     few = smiles[:2000]
     quick = {"latent_vertices": 20, "epochs": 2, "progress": False}
     made = PiGNNClassifier(**{**PAPER, **quick})
@@ -82,7 +86,7 @@ def embed(worker: ShardWorker, open_shards, rows: int) -> dict[str, float]:
 
 
 def measure(folder: Path, out: Path) -> None:
-    """Writes the rates from JSON Lines and from an encoded collection."""
+    """Writes the rates from JSON Lines, from an encoded collection and from SMILES."""
     model, path = str(folder / "model"), folder / "molecules.jsonl.gz"
     worker = ShardWorker(model, "cuda", vectors=True, folder=Path(), ending=".npz")
     file = read_graphs(path)
@@ -104,6 +108,9 @@ def measure(folder: Path, out: Path) -> None:
         "features_alone_graphs_per_second": round(len(repeated) / features),
         "network_alone_graphs_per_second": round(len(repeated) / network),
     }
+    if find_spec("rdkit") is not None:
+        table = partial(read_shards, folder / "molecules.csv.gz")
+        result["smiles"] = embed(worker, table, len(graphs))
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 
