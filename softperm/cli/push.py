@@ -25,10 +25,11 @@ def push(
 ) -> None:
     """Upload a run to the Hugging Face Hub, with a model card; hf://OWNER/NAME then names it."""
     from softperm.explore.hub import model_card, push_to_hub
-    from softperm.files import write_atomically
+    from softperm.files import remove_abandoned_parts, write_atomically
 
     with lines():
         if card is not None:
+            remove_abandoned_parts(card)
             write_atomically(card, model_card(run, repository, license))
             print_result({"card": str(card)}, as_json)
             return

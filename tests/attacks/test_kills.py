@@ -5,6 +5,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from samples import run_command, write_json_lines
 
 from softperm import GraphIndex
+from softperm.data.formats.mapped import prepare_file
 from softperm.files import exclusive
 
 KILLS = int(os.environ.get("SOFTPERM_ATTACKS", "0"))
@@ -101,3 +103,16 @@ def test_a_training_killed_before_its_checkpoint_is_removed_is_finished(tmp_path
     assert "not finished" not in done.output
     assert run_command("train", file, "--out", out, *options).exit_code == 2
     assert not (out / "checkpoint.bin").exists()
+
+
+def test_parts_of_a_killed_stamp_of_verification_are_removed(tmp_path):
+    """The next process that verifies the arrays of a prepared dataset writes the stamp again."""
+    kinds = write_json_lines(tmp_path / "a.jsonl", [nx.path_graph(n) for n in (2, 3, 4)])
+    found = prepare_file(kinds, cache=tmp_path / "cache")
+    assert len(found.graphs) == 3
+    (stamp,) = (tmp_path / "cache").rglob("verified")
+    stamp.write_text("of another time")
+    left = stamp.with_name(f".verified.{platform.node()}.{2**22 + 1}.1.part")  # no such process
+    left.write_text("left behind")
+    prepare_file(kinds, cache=tmp_path / "cache")
+    assert not left.exists()

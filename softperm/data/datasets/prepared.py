@@ -32,7 +32,14 @@ from jaxtyping import Float, Int
 
 from softperm.data.datasets.store import Store, file_digest
 from softperm.data.molecules import Encoding, Molecules
-from softperm.files import disk_errors, exclusive, remove_abandoned, workspace, write_atomically
+from softperm.files import (
+    disk_errors,
+    exclusive,
+    remove_abandoned,
+    remove_abandoned_parts,
+    workspace,
+    write_atomically,
+)
 from softperm.parallel import thread_pool
 from softperm.progress import Report, silent
 
@@ -280,6 +287,7 @@ def _verify(prepared: Prepared, status: str) -> None:
         raise ValueError(f"{', '.join(damaged)} changed after it was written")
     _check_ranges(prepared)
     try:
+        remove_abandoned_parts(stamp)
         write_atomically(stamp, status)
     except OSError:
         _verified[prepared.path] = status, time.time_ns()
