@@ -329,7 +329,7 @@ def _target(pair: Pair, cost: float, value: float) -> float:
 
 
 def _raise(pair: Pair, tree: Tree, target: float, stop: Callable[[], bool]) -> tuple[float, float]:
-    """Searches for permutations that cost no more than the target, until it is told to stop.
+    """Searches for permutations that cost no more than the target, until ``stop`` says so.
 
     Returns:
         A lower bound of the optimum, and the least cost found, infinite if there is none.
