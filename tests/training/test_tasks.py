@@ -199,6 +199,20 @@ def test_a_linear_fit_counts_a_graph_of_weight_two_twice():
     assert_close(weighted.mean(), double.mean(), atol=0.05, rtol=0)
 
 
+def test_a_linear_fit_counts_large_collections_in_parts(monkeypatch):
+    """The counts of all graphs at once might not fit into memory."""
+    graphs = collect([labelled_path(word) for word in words(50)])
+    y = random(50, 2).double()
+    whole = LinearFit.of(graphs, torch.arange(50), y)
+    expected = whole(graphs)
+    monkeypatch.setattr("softperm.data.collection.SPAN_VERTICES", 20)
+    assert len(list(graphs.spans())) > 5
+    assert_close(whole(graphs), expected, atol=1e-12, rtol=0)
+    monkeypatch.setattr("softperm.training.tasks.MOST_FITTED", 10)
+    few = torch.linspace(0, 49, 10).long()
+    assert LinearFit.of(graphs, torch.arange(50), y) == LinearFit.of(graphs, few, y)
+
+
 def test_a_linear_fit_of_few_or_equal_graphs_is_the_mean():
     graphs = collect([labelled_path("ab")] * 5)
     y = torch.tensor([[1.0], [2], [3], [4], [NAN]], dtype=torch.float64)
