@@ -638,6 +638,8 @@ def _reread(
                     k += 1
                     for name, column in read.items():
                         column.append(row.targets.get(name))
+    if k < len(places):
+        raise ValueError(f"{path} has changed while it was read: {places[k]} is not there any more")
     try:
         return {
             name: as_column(parse_cells([str(c) for c in column]) if cells else column)

@@ -19,6 +19,7 @@ from softperm.cli import run_folder
 from softperm.data.collection import Collection
 from softperm.data.formats import mapped
 from softperm.data.formats.mapped import MappedFile, prepare_file
+from softperm.data.formats.shards import read_shards
 from softperm.training import sources
 
 pytest.importorskip("rdkit")
@@ -200,6 +201,21 @@ def test_train_from_mapped_arrays_gives_the_same_model(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_words_of_a_file_that_lost_rows_meanwhile_are_refused(tmp_path):
+    """Targets of words are read a second time, when the arrays are opened."""
+    path = table(tmp_path / "m.csv", word=COLUMNS["word"])
+
+    def open_shards():
+        return read_shards(path, rows=16)
+
+    places = ["m.csv line 2", "m.csv line 91"]
+    found = mapped._reread(open_shards, ["word"], places, True, path)
+    assert found["word"].tolist() == [COLUMNS["word"][0], COLUMNS["word"][89]]
+    path.write_text("\n".join(path.read_text().splitlines()[:50]) + "\n")
+    with pytest.raises(ValueError, match="m.csv has changed while it was read: m.csv line 91"):
+        mapped._reread(open_shards, ["word"], places, True, path)
+
+
 def test_preparation_survives_kills(tmp_path, cache):
     path = tmp_path / "m.csv"
     rows = "".join(f"{'C' * (i % 30)}O{i % 7 * 'N'},{i % 2}\n" for i in range(40_000))
