@@ -257,9 +257,9 @@ def _search_long(
 
     Each round searches for permutations up to a target cost only, which is much shorter than the
     search for anything better than the best. A round that finds none has proven a lower bound. The
-    last round is the full proof, and takes as long as all others together or longer. Meanwhile
-    descents from random permutations improve the upper bound: without the optimum, a round more
-    would be needed to find it, which takes as long as the proof.
+    last round is the full proof, and takes as long as all others together or longer. Without a
+    limit, descents from random permutations meanwhile improve the upper bound: without the optimum,
+    a round more would be needed to find it, which takes as long as the proof.
     """
     value = float(cost_of(pair, best))
     lower = round_up(pair, lower)
@@ -278,7 +278,7 @@ def _search_long(
 
     def stop() -> bool:
         nonlocal best, value
-        if lower <= value - pair.gap and not over():
+        if limit == np.inf and lower <= value - pair.gap and not over():
             best, value = restart(pair, best, value, lower, rng)
         return lower > value - pair.gap or over()
 
