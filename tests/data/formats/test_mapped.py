@@ -212,7 +212,7 @@ def test_words_of_a_file_that_lost_rows_meanwhile_are_refused(tmp_path):
     found = mapped._reread(open_shards, ["word"], places, True, path)
     assert found["word"].tolist() == [COLUMNS["word"][0], COLUMNS["word"][89]]
     path.write_text("\n".join(path.read_text().splitlines()[:50]) + "\n")
-    with pytest.raises(ValueError, match="m.csv has changed while it was read: m.csv line 91"):
+    with pytest.raises(ValueError, match=r"m\.csv has changed while it was read: m.csv line 91"):
         mapped._reread(open_shards, ["word"], places, True, path)
 
 
