@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ import shape_checks
 
 sys.modules["outdated"] = None  # type: ignore[assignment]  # ogb would ask the network for newer versions
 jaxtyping.jaxtyped = shape_checks.jaxtyped
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for commands that a shell runs with &
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def find_data_root() -> Path | None:
