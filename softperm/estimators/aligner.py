@@ -92,9 +92,10 @@ class Sketch:
 
     Each family of features is counted: vertices by label, edge label, label of the neighbour and
     number of such neighbours before; and vertices by their colour after 0, 1, … rounds of colour
-    refinement. A feature adds ±√w to one entry, both chosen by its hash, so that squared distances
-    of sketches are, up to collisions, the sums of squared differences of counts, weighted by w. An
-    edge that is inserted changes few counts, which is why these distances follow graph distances.
+    refinement. The k-th vertex of a graph with a feature adds ±√w to one entry, both chosen by the
+    hash of the feature and k. Squared distances of sketches are thus, up to collisions, the sums of
+    absolute differences of counts, weighted by w. An inserted edge changes few counts by one, and
+    squared graph distances by two, which is why these distances follow graph distances.
 
     Args:
         size: number of entries.
@@ -130,9 +131,9 @@ class Sketch:
     ) -> Sketch:
         """Chooses the weights with which the nearest graphs are found by their vectors.
 
-        Starts from the weights whose squared distances are nearest to the exact ones, near pairs
-        counting most, and changes one weight at a time as long as the recall of the nearest graphs
-        rises.
+        Starts from equal weights, or from those whose squared distances are nearest to the exact
+        ones, near pairs counting most. Changes one weight at a time as long as the recall of the
+        nearest graphs rises.
         """
         from scipy.optimize import nnls
 
@@ -144,7 +145,10 @@ class Sketch:
         weights, _ = nnls((squares[:, *upper] * importance).T, exact[upper] * importance)
         if not size or not weights.any():
             return cls(size, (1.0,) * len(FAMILIES), 1.0)
-        weights = _improve(weights, squares, exact)
+        weights = max(
+            (_improve(start, squares, exact) for start in (weights, np.ones_like(weights))),
+            key=lambda improved: _recall(np.tensordot(improved, squares, 1), exact),
+        )
         weights *= np.median(_ratios(exact[upper], np.tensordot(weights, squares, 1)[upper]))
         return cls(size, tuple(weights[1:].tolist()), float(weights[0] ** 0.5))
 
@@ -157,28 +161,30 @@ def sketch_families(graphs: Collection, size: int) -> list[Float[np.ndarray, "B 
     columns = [colours[source, 0], colours[target, 0]]
     if graphs.edge_label is not None:
         columns += list(graphs.edge_label.long().numpy().T)
-    kind = hash_columns(columns, len(source))
-    seen = _earlier_equals(hash_columns([source, kind.view(np.int64)], len(source)))
-    counted = [(edge_owner, hash_columns([kind.view(np.int64), seen], len(source)))]
-    counted += [(owner, colours[:, k].view(np.uint64)) for k in range(ROUNDS + 1)]
+    kind = hash_columns(columns, len(source)).view(np.int64)
+    neighbours = hash_columns([kind, _earlier_equals([source, kind])], len(source))
+    counted = [(edge_owner, neighbours.view(np.int64))]
+    counted += [(owner, colours[:, k]) for k in range(ROUNDS + 1)]
     return [
-        _hashed_counts(rows, hash_columns([keys.view(np.int64) + number], len(keys)), graphs, size)
-        for number, (rows, keys) in enumerate(counted)
+        _hashed_counts(rows, features + family, len(graphs), size)
+        for family, (rows, features) in enumerate(counted)
     ]
 
 
 def _hashed_counts(
-    owner: Int[np.ndarray, " K"], keys: np.ndarray, graphs: Collection, size: int
+    owner: Int[np.ndarray, " K"], features: Int[np.ndarray, " K"], graphs: int, size: int
 ) -> Float[np.ndarray, "B S"]:
-    """Sums of ±1 for each feature, in the entry that its key names."""
+    """Sums of ±1, in an entry for each feature of a graph and the times that it occurred before."""
+    keys = hash_columns([features, _earlier_equals([owner, features])], len(features))
     place = owner * size + (keys % np.uint64(size)).astype(np.int64)
     sign = np.where(keys >> np.uint64(63), 1.0, -1.0)
-    sums = np.bincount(place, sign, minlength=len(graphs) * size)
-    return sums.reshape(len(graphs), size).astype(np.float32)
+    sums = np.bincount(place, sign, minlength=graphs * size)
+    return sums.reshape(graphs, size).astype(np.float32)
 
 
-def _earlier_equals(keys: np.ndarray) -> Int[np.ndarray, " K"]:
-    """How many earlier entries equal each entry."""
+def _earlier_equals(columns: list[Int[np.ndarray, " K"]]) -> Int[np.ndarray, " K"]:
+    """How many earlier rows equal each row."""
+    keys = hash_columns(columns, len(columns[0]))
     order = np.argsort(keys, kind="stable")
     first = np.flatnonzero(np.append(True, np.diff(keys[order]) != 0)[: len(keys)])
     counts = np.diff(np.append(first, len(keys)))
