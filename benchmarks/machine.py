@@ -1,4 +1,4 @@
-"""The machine that a benchmark runs on: its clock, memory, what it reaches, what it is called."""
+"""The machine that a benchmark runs on: its clock, memory, peak rates and name."""
 
 from __future__ import annotations
 
