@@ -140,7 +140,7 @@ def compute_table(
     options: Mapping[str, bool],
     nearest: tuple[int, float | None] | None = None,
 ) -> tuple[Summary, Any]:
-    """A table of a trained model's results for a file or a dataset, written in constant memory.
+    """Writes a table of a trained model's results for a file or a dataset, shard by shard.
 
     Most arguments are options of the commands. ``endings`` are those of the formats that may be
     written, ``options`` say what a :class:`softperm.estimators.streaming.ShardWorker` computes, and

@@ -34,7 +34,7 @@ def page_html(contents: Contents, server: bool = False) -> str:
 
     Args:
         contents: what to show.
-        server: whether the page may ask the server it came from.
+        server: whether the page may send requests to the server that it came from.
     """
     head, names, about, blocks = pack_contents(contents)
     data = [_json_script("about", {**about, "server": server}), _script("head", head)]

@@ -103,7 +103,7 @@ class TrainingData:
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that are not at their default, and what is no setting."""
+    """The settings that differ from their defaults, and all values that are not settings."""
     usual = defaults(type(settings))
     values = asdict(settings)  # type: ignore[call-overload]
     return {k: v for k, v in values.items() if k not in usual or v != usual[k]}

@@ -480,8 +480,8 @@ class Recipe:
 def prepare(recipe: Recipe, store: Store, progress: Report = silent) -> Prepared:
     """Open a prepared dataset, after preparing it if needed.
 
-    The folder's name contains :attr:`Recipe.key`, so a change of code, options or raw data leads to
-    another folder, and the versions of the libraries that prepared it. If these are not installed,
+    The folder's name contains :attr:`Recipe.key`, which changes with code, options and raw data,
+    and the versions of the libraries that prepared it. If these libraries are not installed,
     a folder that was prepared elsewhere and copied here is used. A folder is written under another
     name and renamed when complete; a second process that needs it waits for the first.
 
