@@ -537,7 +537,7 @@ class TrainingConfig(Settings, group="Training"):
     )
     seed: int = setting(
         0,
-        "Seed of parameters and mini-batches; runs with equal seeds and threads are identical.",
+        "Seed of parameters and mini-batches; with the same number of threads, results repeat.",
         at_least=0,
     )
     accumulate: int = setting(

@@ -374,8 +374,8 @@ class ShardWorker:
         """The graphs that are kept; the rows of the others have a problem."""
         good = [i for i in range(len(encoded.ids)) if i not in encoded.problems]
         lost = [good[k] for k in np.flatnonzero(~kept)]
-        infinite = {i: f"graph {encoded.ids[i]}: its result {NOT_FINITE}" for i in lost}
-        problems = dict(sorted({**encoded.problems, **infinite}.items()))
+        not_finite = {i: f"graph {encoded.ids[i]}: its result {NOT_FINITE}" for i in lost}
+        problems = dict(sorted({**encoded.problems, **not_finite}.items()))
         first = next(iter(problems.values()))
         if self.strict:
             raise ValueError(first)

@@ -103,7 +103,7 @@ def forward(
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
             ``gpu_kernels.judge``).
         largest: upper bound of the number of vertices of a problem; −1 if unknown.
-        kept: iterations whose potentials are stored, all by default; 1 if no gradient is needed.
+        kept: length of the history of potentials: iterations, or 1 if no gradient is needed.
     """
     from softperm.ops.transport.gpu_kernels import forward_chip, forward_stream
 
