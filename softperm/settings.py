@@ -201,8 +201,7 @@ def _is_number(value: object) -> bool:
 class ModelConfig(Settings):
     """All choices of a π-GNN, as plain values that a file can hold.
 
-    The first fields are the user's choices; :data:`RECOMMENDED` and recipes override their
-    defaults. The others describe the graphs and the task:
+    The user's choices, whose defaults :data:`RECOMMENDED` and recipes override; then the data:
 
     Attributes:
         outputs: number C of outputs.
