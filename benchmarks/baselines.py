@@ -3,8 +3,8 @@
     python benchmarks/baselines.py --data-root FOLDER [--datasets MUTAG ENZYMES] [--systems gin]
 
 Every cell is a process of its own: it trains on all graphs for one epoch with the first value of
-each hyper-parameter of the system's grid. The batch with the largest graphs comes first, so that a
-refusal, or the peak of memory, does not wait for chance. An epoch is cut after ``--seconds``; the
+each hyper-parameter of the system's grid. The batch with the largest graphs comes first, so that
+memory reaches its peak, or runs out, at once. An epoch is cut after ``--seconds``; the
 result then says how many steps of how many were run, and what a whole epoch would take. On a GPU,
 memory is what its allocator had reserved at most; on the CPU, the growth of the resident memory.
 

@@ -1,4 +1,4 @@
-"""What the defaults of the estimators are worth, and what their alignment means.
+"""The accuracy of the defaults of the estimators, and the meaning of their alignment.
 
     python benchmarks/defaults.py forest    [--root DATA] [--out FILE] [--fold K] [NAME …]
     python benchmarks/defaults.py imbalance [--root DATA] [--out FILE] [--fold K]
@@ -8,7 +8,7 @@
 degrees, by five-fold cross-validation. ``imbalance`` compares ``class_weight="balanced"`` with
 none on a part of Mutagenicity with nine graphs of one class for each of the other. ``alignment``
 compares matchings and distances that networks learnt with exact ones. Each result is one line of
-JSON; a run that was stopped goes on after the lines that FILE has. ``--fold`` measures one fold
+JSON; a run that was stopped resumes after the lines that FILE has. ``--fold`` measures one fold
 of the five, so that several processes can share the work.
 """
 

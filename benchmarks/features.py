@@ -175,7 +175,7 @@ def timed(work: Callable[[], object], repeats: int) -> float:
 
 
 def check(dataset: str, feature: str, found: np.ndarray, expected: np.ndarray) -> None:
-    """Exits unless both ways give the same; colours need only be the same for the same vertices."""
+    """Exits unless both results agree; colours need only divide the vertices in the same way."""
     if feature == "colours":
         pairs = zip(found.T.tolist(), expected.T.tolist(), strict=True)
         same = all(len(set(a)) == len(set(b)) == len(set(zip(a, b, strict=True))) for a, b in pairs)

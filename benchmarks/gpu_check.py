@@ -36,7 +36,7 @@ RAGGED = (0, 1, 2, 7, 31, 32, 33, 100, 129, 400, 513, 900, 2500, 6000)
 
 
 class Report:
-    """What was found so far, and where it is written."""
+    """The results so far, and the file to which they are written."""
 
     def __init__(self, path: str):
         self.path = Path(path)

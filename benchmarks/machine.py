@@ -1,4 +1,4 @@
-"""The machine that a benchmark runs on: its clock, memory, what it reaches, what it is called."""
+"""The machine that a benchmark runs on: its clock, memory, peak rates and name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 
 
 def clock(options) -> float:
-    """Seconds so far: of this process on its cores where others use them too, else of the wall."""
+    """Seconds so far: processor time where others use the machine too, else wall time."""
     if options.device == "cuda":
         torch.cuda.synchronize()
     return time.process_time() if options.busy else time.perf_counter()
@@ -31,7 +31,7 @@ def resident(field: str) -> int:
 
 
 def run_watched(command: list[str], env: dict[str, str] | None = None) -> tuple[dict, int]:
-    """What a process prints last, as JSON, and the most bytes that it and its children held.
+    """The JSON that a process prints last, and the peak memory of it and its children in bytes.
 
     Sampled twenty times a second; pages that they share are counted more than once.
     """
@@ -56,7 +56,7 @@ def run_watched(command: list[str], env: dict[str, str] | None = None) -> tuple[
 
 
 def measure_rates(options) -> dict[str, float]:
-    """What the machine reaches: fused multiply-adds, exponentials, bytes and launches a second."""
+    """Peak rates of the machine: fused multiply-adds, exponentials, bytes and launches a second."""
     device = options.device
     n = 1536 if device == "cpu" else 8192
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -85,7 +85,7 @@ def least_seconds(work: Callable[[], object], options) -> float:
 
 
 def describe(options) -> dict[str, object]:
-    """What a result was measured on, and how."""
+    """The machine of a measurement, and how it was measured."""
     name = platform.processor() or platform.machine()
     if options.device == "cuda":
         name = torch.cuda.get_device_name()

@@ -66,7 +66,7 @@ def training_data(dataset: Dataset) -> TrainingData:
 
 
 def train(data: TrainingData, config, graphs: int, device, seed: int) -> float:
-    """Seconds that one epoch over so many graphs takes, through the library's own loop."""
+    """Seconds of one epoch over a number of graphs, with the library's own loop."""
     codes = bool(config.label_sizes)
     some = data.split.train[torch.randperm(len(data.split.train))[:graphs]]
     examples = data.examples(some, codes)
@@ -111,7 +111,7 @@ class Theirs:
         self.adam = torch.optim.Adam(self.model.parameters(), lr=1e-3)
 
     def batches(self, graphs: int) -> Iterator:
-        """Mini-batches of so many graphs, collated by workers."""
+        """Mini-batches of a number of graphs, collated by workers."""
         chosen = [self.data[i] for i in torch.randperm(len(self.data))[:graphs].tolist()]
         return iter(DataLoader(chosen, shuffle=True, **self.loader))
 
@@ -196,8 +196,8 @@ def speed(chosen: argparse.Namespace) -> dict:
 def pair(chosen: argparse.Namespace) -> dict:
     """Two processes of one thread each, and one process of one thread, by turns.
 
-    The time that cores spend on a graph tells what working together costs even on a machine that
-    has other work; graphs per second tell it only where as many cores are free.
+    Processor time per graph shows the cost of working together even on a busy machine; graphs per
+    second show it only if enough cores are free.
     """
     rates: dict[int, list[dict]] = {1: [], 2: []}
     _, pack = open_molecules(chosen)

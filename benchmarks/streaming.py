@@ -46,7 +46,7 @@ def molecules(root: Path) -> list[str]:
 
 
 def write_table(path: Path, smiles: list[str], rows: int) -> None:
-    """A table of so many molecules with names."""
+    """A table of a number of molecules with names."""
     made = (f"m{i},{p}{s}\n" for i, (p, s) in enumerate(itertools.product(PREFIXES, smiles)))
     with path.open("w") as stream:
         stream.write("id,smiles\n")

@@ -167,8 +167,8 @@ def is_full(error: BaseException) -> bool:
 def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> Iterator[None]:
     """Holds the lock ``target.lock``; it ends with the process, also after ``kill -9``.
 
-    On a file system without locks the existence of ``target.lock.soft`` is the lock. What a killed
-    process left of it is recognised on the same machine only.
+    On a file system without locks the existence of ``target.lock.soft`` is the lock. A lock
+    left by a killed process is recognised on the same machine only.
 
     Args:
         target: the file or folder to be written.
@@ -204,7 +204,7 @@ def _acquire(lock: BaseFileLock, target: Path, wait: Callable[[], None] | None) 
 
 @contextlib.contextmanager
 def workspace(target: Path) -> Iterator[Path]:
-    """An empty folder beside ``target`` to make it in; removed afterwards.
+    """An empty folder next to ``target`` in which to create it; removed afterwards.
 
     Call it while holding :func:`exclusive`: what a killed process left there is removed first.
 

@@ -1,4 +1,4 @@
-"""Cores, threads around compiled kernels, worker processes and Ray clusters: the one place."""
+"""All parallelism: cores, threads around compiled kernels, worker processes and Ray clusters."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def in_threads(work: Callable[[], object], workers: int) -> None:
 
 
 def over_items(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """``[function(item) for item in items]``, by as many threads as :func:`threads` says."""
+    """``[function(item) for item in items]``, computed by :func:`threads` threads."""
     results: dict[int, R] = {}
     remaining = iter(enumerate(items))
 
@@ -168,7 +168,7 @@ def ray_cluster(address: str | None = None) -> Iterator[tuple[Any, str]]:
     """Connects to a Ray cluster.
 
     Ray ends a process at once, without a message, if it loses its cluster. Within the block another
-    process waits for that and says so on standard error.
+    process waits for that and reports it on standard error.
 
     Args:
         address: of the cluster; None for ``RAY_ADDRESS``, or else a cluster of its own on this

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 LOG_EVERY_SECONDS = 10.0
-KNOWN_SHARE = 0.01  # of the work must be done before the time left is told; kernels compile first
+KNOWN_SHARE = 0.01  # of the work must be done before the time left is shown; kernels compile first
 Number = int | float
 LOGGER = logging.getLogger("softperm")
 

@@ -26,16 +26,16 @@ Built = TypeVar("Built", bound="Settings")
 
 @dataclass(frozen=True)
 class Rule:
-    """What a setting is and which values it may have.
+    """The description of a setting, and the values that it may have.
 
     Attributes:
         help: one line of description.
         kind: ``int``, ``float``, ``bool``, ``str``, ``tuple`` (of whole numbers), ``list`` (of
             names), or ``object`` for values that are checked where they are used.
         at_least: smallest value.
-        above: value that it must exceed.
-        below: value that it must stay below.
-        choices: the values of a ``str``; words that may stand in place of a number.
+        above: exclusive lower bound.
+        below: exclusive upper bound.
+        choices: the values of a ``str``; words that may replace a number.
         optional: whether it may be None.
         group: heading under which help and documentation list it; that of its class by default.
     """
@@ -201,7 +201,7 @@ def _is_number(value: object) -> bool:
 class ModelConfig(Settings):
     """All choices of a π-GNN, as plain values that a file can hold.
 
-    The first fields are the user's choices. The others describe the graphs and the task:
+    The user's choices, whose defaults :data:`RECOMMENDED` and recipes override; then the data:
 
     Attributes:
         outputs: number C of outputs.
@@ -251,8 +251,8 @@ class ModelConfig(Settings):
     permute_by: str = setting(
         "mixed",
         "Features that permutations are learnt from: mixed has one permutation from structure and "
-        "one from attributes, joint has one from both together, encoded has one from what φ "
-        "makes of a vertex.",
+        "one from attributes, joint has one from both together, encoded has one from "
+        "vertices encoded by φ.",
         choices=("mixed", "joint", "structure", "encoded"),
     )
     structure_share: float = setting(
@@ -341,7 +341,7 @@ class ModelConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.permute_by == "encoded" and self.encoded == "none":
-            raise ValueError("permute_by encoded needs encoded vertices: set encoded, as to both")
+            raise ValueError("permute_by encoded needs encoded vertices: set encoded to both")
         Rule("", int, at_least=1).check("outputs", self.outputs)
         Rule("", int, at_least=1, optional=True).check("capacity", self.capacity)
         Rule("", bool).check("weighted", self.weighted)
@@ -415,7 +415,7 @@ class StructuralFeatures(Settings, group="Features"):
         below=17,
     )
     joint_labels: bool = setting(
-        False, "Where vertices have several labels, one more label for all of them together."
+        False, "If vertices have several labels, add one label that combines them all."
     )
     colour_size: int = setting(
         512, "Number of colours of a round that have a code of their own.", at_least=1
@@ -424,7 +424,7 @@ class StructuralFeatures(Settings, group="Features"):
         2, "Number of training graphs that must have a colour; rarer ones share a code.", at_least=1
     )
     colour_degree: bool = setting(
-        False, "Begin colours with the degree of a vertex beside its labels."
+        False, "Begin colours with the degree of a vertex in addition to its labels."
     )
 
     def __post_init__(self) -> None:
@@ -435,7 +435,7 @@ class StructuralFeatures(Settings, group="Features"):
             )
         if not self.names:
             raise ValueError(
-                "vertices need at least one structural feature: switch degree on, or another one"
+                "vertices need at least one structural feature: enable degree or another one"
             )
 
     @property
@@ -452,10 +452,10 @@ class StructuralFeatures(Settings, group="Features"):
 
 @dataclass(frozen=True)
 class FieldNames(Settings, group="Data"):
-    """Names of the attributes to read; None stands for the names that the kind of graph has.
+    """Names of the attributes to read; None means the default names for the kind of graph.
 
     These are ``label`` for labels and ``x`` for numbers; in PyG, those of edges are ``edge_label``
-    and ``edge_attr``. A name may stand for a vector, or for a matrix with a row for each vertex.
+    and ``edge_attr``. A name may refer to a vector, or to a matrix with a row for each vertex.
     """
 
     vertex_labels: Sequence[str] | None = setting(
@@ -536,7 +536,7 @@ class TrainingConfig(Settings, group="Training"):
     )
     seed: int = setting(
         0,
-        "Seed of parameters and mini-batches: same seed and number of threads, same numbers.",
+        "Seed of parameters and mini-batches; with the same number of threads, results repeat.",
         at_least=0,
     )
     accumulate: int = setting(
@@ -576,7 +576,7 @@ class TrainingConfig(Settings, group="Training"):
         above=0,
     )
     halve_every: int | None = setting(
-        None, "Halve the learning rate every so many epochs; None for never.", kind=int, at_least=1
+        None, "Epochs between halvings of the learning rate; None for never.", kind=int, at_least=1
     )
     decay_floor: float = setting(0.0, "Learning rate at which decay ends.", at_least=0)
     linear_fit: bool = setting(
@@ -606,7 +606,7 @@ class ForestConfig(Settings, group="Forest"):
         3, "Rounds of Weisfeiler-Leman colours that a random forest counts.", at_least=0, below=17
     )
     forest_vectors: bool = setting(
-        True, "Let a random forest read aligned vectors beside counts and quantiles."
+        True, "Random forests also read aligned vectors, besides counts and quantiles."
     )
     weigh_forests: bool = setting(
         False,
@@ -822,5 +822,5 @@ def check_settings(values: Mapping[str, Any]) -> None:
 
 
 def choose(source: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that are settings of a dataclass."""
+    """The values that are settings of a dataclass."""
     return {name: values[name] for name, _ in rules(source) if name in values}

@@ -164,14 +164,14 @@ def _index_page() -> str:
     return "\n\n".join([
         "# API",
         "The names below are imported from `softperm`. The other pages document every module of "
-        "the package, room by room, in the order in which data flows through them.",
+        "the subpackages, in the order in which data flows through them.",
         "```{toctree}\n:hidden:\n\n" + contents + "\n```",
         "```{eval-rst}\n" + "\n\n".join(directives) + "\n```",
     ]) + "\n"  # fmt: skip
 
 
 def _packages() -> list[str]:
-    """The rooms and the packages in them that have something to document."""
+    """The subpackages, and the packages in them that have something to document."""
     folders = [
         path.parent
         for room in ROOMS

@@ -145,9 +145,9 @@ def _pictures(dataset: Dataset, out: Path) -> list[Path]:
     from softperm.explore.plots import drawings
 
     ready_folder(out)
-    made = {"histograms": histograms(dataset), "graphs": drawings(dataset)}
-    paths = [out / f"{dataset.name}-{what}.png" for what in made]
-    for path, figure in zip(paths, made.values(), strict=True):
+    figures = {"histograms": histograms(dataset), "graphs": drawings(dataset)}
+    paths = [out / f"{dataset.name}-{what}.png" for what in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
         figure.savefig(path, dpi=120)
     return paths
 

@@ -37,7 +37,7 @@ def embed(
     ] = Path("vectors.npz"),
     compact: Annotated[
         bool,
-        typer.Option(help="Store the symmetric half of matrices, times √2; distances stay."),
+        typer.Option(help="Store half of symmetric matrices, times √2; distances are unchanged."),
     ] = False,
     half: Annotated[bool, typer.Option(help="Store numbers with 16 bits.")] = False,
     device: Device = "auto",

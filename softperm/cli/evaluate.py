@@ -28,7 +28,7 @@ Option = typer.Option
 
 def evaluate(
     recipe: Annotated[
-        str | None, Option(help="tu-table, mpnn-table, ogb-table, …, or a TOML file of yours.")
+        str | None, Option(help="tu-table, mpnn-table, ogb-table, …, or your own TOML file.")
     ] = None,
     dataset: Annotated[
         str | None, Option(help="Datasets of the recipe, separated by commas; all by default.")
@@ -81,7 +81,7 @@ def evaluate(
         int | None,
         Option(min=1, help="Stacks that are trained in turns, an epoch each; 4 on a GPU, else 1."),
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Same seed and number of threads, same numbers.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of all random numbers.")] = 0,
     device: Device = "auto",
     engine: Annotated[str, Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[
@@ -101,7 +101,7 @@ def evaluate(
 ) -> None:
     """Compare systems fairly: select on validation graphs, retrain, test once, report."""
     if data is None and recipe is None and dataset is None:
-        raise ValueError("say what to compare on: --recipe (and --dataset), or --data with a file")
+        raise ValueError("no graphs to compare on: use --recipe (and --dataset), or --data FILE")
     if data is not None and dataset is not None:
         raise ValueError("--data is for graphs of your own, --dataset for known ones: give one")
     from softperm.lab.recipes import read_recipe
@@ -151,7 +151,7 @@ def evaluate(
     executor = _executor(engine, device, address, abreast)
     records: list[Record] = []
     errors: list[str] = []
-    kept: dict[str, str] = {}
+    trained: dict[str, str] = {}
     with claimed_folder(out, choices, models, targets), logging_to(out / "log.txt") as log:
         for load in loaders:
             try:
@@ -178,7 +178,7 @@ def evaluate(
                 log(f"{cell.dataset}, {cell.model}: {cell.metric_name}: {shown(cell)}")
             if keep_best:
                 try:
-                    kept |= _keep_best(cells_of(complete), source, plan, out, device, seed, log)
+                    trained |= _keep_best(cells_of(complete), source, plan, out, device, seed, log)
                 except ValueError as error:
                     _note(str(error), errors, log)
         if records:
@@ -190,7 +190,7 @@ def evaluate(
             cells = cells_of(records)
             summary = {f"{c.dataset} {c.model}": shown(c) for c in cells}
             result = {"cells": numbers(cells)} if as_json else summary
-            print_result({**result, "report": str(paths["html"]), **kept}, as_json)
+            print_result({**result, "report": str(paths["html"]), **trained}, as_json)
     if errors:
         raise ValueError("; ".join(errors))
 
@@ -232,7 +232,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The wanted targets of a recipe, all by default."""
+    """The requested targets of a recipe, all by default."""
     for name in wanted:
         if name not in recipe.targets:
             known = ", ".join(recipe.targets) or "none: --target is for QM9, and for --data"
@@ -241,7 +241,7 @@ def _targets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _datasets(recipe: Recipe, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The wanted datasets of a recipe in the catalogue's spelling, all by default."""
+    """The requested datasets of a recipe in the catalogue's spelling, all by default."""
     from softperm.data.datasets.catalogue import catalogue_spelling, find_entry
 
     names = tuple(catalogue_spelling(name) or name for name in wanted)
@@ -306,10 +306,10 @@ def _keep_best(
     seed: int,
     log: Callable[[str], None],
 ) -> dict[str, str]:
-    """Trains the π-GNN that validation graphs like best on all graphs, for each target.
+    """Trains the π-GNN with the best validation score on all graphs, for each target.
 
     Returns:
-        The folder of each model, by the words with which the command prints it.
+        The folder of each model, by the label with which it is printed.
     """
     from softperm.cli.run_folder import train_run
     from softperm.estimators import PiGNNClassifier, PiGNNRegressor

@@ -41,21 +41,21 @@ def explain(
     out: Annotated[
         Path,
         typer.Option(
-            help="Table to write: .csv, or .jsonl with one graph a line.", rich_help_panel="Output"
+            help="Table: .csv, or .jsonl with one graph per line.", rich_help_panel="Output"
         ),
     ] = Path("explanations.csv"),
     graphs: Annotated[
-        str | None, typer.Option(help="IDs of the graphs to explain, with commas; all of them.")
+        str | None, typer.Option(help="IDs of graphs, separated by commas; all by default.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option(help="Class or target to explain; all of them in the table.")
+        str | None, typer.Option(help="Class or target to explain; by default all, in the table.")
     ] = None,
     through_network: Annotated[
         bool,
         typer.Option(
             "--through-network/--fixed-permutation",
-            help="Let the soft permutation move with the features of vertices, or hold it fixed: "
-            "faster, with contributions of edges of their own.",
+            help="Explain how features change the soft permutation too, or hold it fixed: faster, "
+            "with separate contributions of edges.",
         ),
     ] = True,
     probabilities: Annotated[

@@ -43,10 +43,10 @@ def explore(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="HTML file to write; RUN/explore.html.", rich_help_panel="Output"),
+        typer.Option(help="File to write; RUN/explore.html by default.", rich_help_panel="Output"),
     ] = None,
     map_method: Annotated[
-        str, typer.Option("--map", metavar="pca|umap|pacmap", help="How graphs are laid out.")
+        str, typer.Option("--map", metavar="pca|umap|pacmap", help="Projection of vectors.")
     ] = "pca",
     explain: Annotated[
         int, typer.Option(min=0, help="Number of graphs whose explanations are stored.")
@@ -85,8 +85,8 @@ def explore(
     """Write a page that shows all graphs, their soft permutations and predictions.
 
     The page is one HTML file. It opens from disk, without a network. With ``--serve`` the page can
-    also predict for other graphs, explain any graph and prove distances of large ones; programs ask
-    the same by JSON.
+    also predict for other graphs, explain any graph and prove distances of large ones; the same
+    requests are available as JSON.
     """
     from softperm.explore.projection import METHODS
 
@@ -119,7 +119,7 @@ def explore(
 
 @dataclass(frozen=True)
 class _Source:
-    """A model, and the graphs that it is looked at with."""
+    """A model, and the graphs to show with it."""
 
     name: str
     estimator: PiGNNEstimator

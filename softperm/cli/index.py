@@ -43,8 +43,8 @@ def index(
     vectors: Annotated[
         str | None,
         typer.Option(
-            help="Store learnt vectors too, for search --by vector: the run or model folder whose "
-            "vectors they are, or auto to learn an aligner from these graphs."
+            help="Store learnt vectors too, for search --by vector: a run or model folder that "
+            "computes them, or auto to learn an aligner from these graphs."
         ),
     ] = None,
     smiles_column: SmilesColumn = None,

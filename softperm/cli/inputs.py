@@ -73,7 +73,7 @@ Processes = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Processes, or actors on Ray; by default one a core or GPU.",
+        help="Processes, or actors on Ray; by default one per core or GPU.",
         rich_help_panel="Hardware",
     ),
 ]
@@ -140,7 +140,7 @@ def compute_table(
     options: Mapping[str, bool],
     nearest: tuple[int, float | None] | None = None,
 ) -> tuple[Summary, Any]:
-    """A table of a trained model's results for a file or a dataset, written in constant memory.
+    """Writes a table of a trained model's results for a file or a dataset, shard by shard.
 
     Most arguments are options of the commands. ``endings`` are those of the formats that may be
     written, ``options`` say what a :class:`softperm.estimators.streaming.ShardWorker` computes, and
@@ -208,7 +208,7 @@ def _shards(
     symmetrise: bool,
     rows: int,
 ) -> tuple[Callable[[], Generator[Any]], object]:
-    """Opens the graphs of a file or a dataset in shards; and what identifies their content."""
+    """Opens the graphs of a file or a dataset in shards; and an identity of their content."""
     from softperm.data.formats.shards import read_shards
     from softperm.estimators.streaming import collection_shards
     from softperm.training.sources import is_dataset

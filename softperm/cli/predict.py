@@ -43,7 +43,7 @@ def predict(
     strict: Strict = False,
     nearest: Annotated[
         int | None,
-        typer.Option(min=1, help="Name so many of the nearest training graphs of each graph."),
+        typer.Option(min=1, help="Number of nearest training graphs to name for each graph."),
     ] = None,
     time_limit: Annotated[
         float, typer.Option(min=0, help="With --nearest: seconds for each graph.")

@@ -39,8 +39,8 @@ def report(
         bool,
         typer.Option(
             "--paper",
-            help="Write paper.md alone: every number of the paper beside ours, which the first "
-            "folder that has it gives.",
+            help="Write only paper.md: every number of the paper beside ours, from the first "
+            "folder that has it.",
         ),
     ] = False,
     title: Annotated[
@@ -69,7 +69,7 @@ def report(
             final_runs[pair] = max(final_runs.get(pair, 1), requested)
     if not by_digest:
         raise ValueError(
-            f"{', '.join(map(str, runs))}: no records there; softperm evaluate makes them"
+            f"{', '.join(map(str, runs))}: no records there; softperm evaluate writes them"
         )
     records, unfinished = finished(by_digest.values(), final_runs)
     unfinished += dict.fromkeys(s for folder in runs for s in not_started(folder, final_runs))

@@ -29,7 +29,7 @@ PICTURED = 5  # hits beside a query in a picture
 def search(
     library: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of softperm index.")],
     queries: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
-    k: Annotated[int | None, typer.Option("-k", help="Number of nearest graphs; 10.")] = None,
+    k: Annotated[int | None, typer.Option("-k", help="Number of graphs; 10 by default.")] = None,
     within: Annotated[float | None, typer.Option(help="All graphs up to this distance.")] = None,
     where: Annotated[
         str | None, typer.Option(help="Condition on metadata, such as 'mass < 300'.")

@@ -45,7 +45,7 @@ def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of the study's trainings.")] = 150,
     as_json: Json = False,
 ) -> None:
-    """Align two graphs and draw them, run the study of distances, and say what to try next."""
+    """Align two graphs and draw them, run the study of distances, and suggest what to try next."""
     from softperm.explore import plots
     from softperm.lab.studies import alignment
 
@@ -73,7 +73,7 @@ def synthetic(
     seeds: Seeds = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each training.")] = 150,
     start: Annotated[
-        str, typer.Option(help="How networks start: hard, or as those of the paper's authors.")
+        str, typer.Option(help="Initialisation of networks: hard, or that of the paper's authors.")
     ] = "hard",
     device: Device = "auto",
     as_json: Json = False,
@@ -90,10 +90,10 @@ def synthetic(
     config = study.StudyConfig(seeds=seeds, epochs=epochs, start=start)
     graphs = distance_study(max_vertices=max_vertices)
     with lines(), hint_at_resuming(out), progress_bars() as progress:
-        found = study.run(graphs, config, out, device=where, progress=progress)
-    page = study.write(found, config, graphs, out, f"Distances of {len(graphs)} graphs")
+        results = study.run(graphs, config, out, device=where, progress=progress)
+    page = study.write(results, config, graphs, out, f"Distances of {len(graphs)} graphs")
     echo(f"open {page} in a browser")
-    print_result({**study.summary(found), "report": str(page)}, as_json)
+    print_result({**study.summary(results), "report": str(page)}, as_json)
 
 
 @app.command()

@@ -50,12 +50,12 @@ def train(
     ] = None,
     dataset: Annotated[
         str | None,
-        Option(help="Name of a dataset, where a file has the same name.", rich_help_panel="Data"),
+        Option(help="Name of a dataset, if a file has the same name.", rich_help_panel="Data"),
     ] = None,
     target: Annotated[
         str | None,
         Option(
-            help="Targets to learn, with commas between (names with a comma in quotes); not "
+            help="Targets to learn, separated by commas (names with a comma in quotes); not "
             "needed if there is only one.",
             rich_help_panel="Data",
         ),
@@ -181,7 +181,7 @@ def train(
 
 
 def _was_given(context: typer.Context, option: str) -> bool:
-    """Whether an option is on the command line."""
+    """Whether an option was given on the command line."""
     source = context.get_parameter_source(option)
     return source is not None and source.name != "DEFAULT"
 
@@ -216,7 +216,7 @@ def _read(
     if dataset is not None or sources.is_dataset(name):
         if task != "auto" or smiles_column is not None:
             option = "--smiles-column" if task == "auto" else "--task"
-            raise ValueError(f"{option} is for files of graphs: a dataset knows its own")
+            raise ValueError(f"{option} is for files of graphs: a dataset defines its own")
         if fields != STANDARD_FIELDS:
             raise ValueError(
                 "--vertex-labels, --vertex-attributes, --edge-labels and --edge-attributes are for "

@@ -43,7 +43,7 @@ _GENERATED = ("bipartite", "block")
 
 @dataclass(frozen=True)
 class Removed:
-    """What of a graph its canonical form does not have.
+    """What :func:`canonicalise` removed from a graph or did not read.
 
     Attributes:
         loops: number of self-loops.
@@ -117,7 +117,7 @@ class RawGraph:
 def canonicalise(raw: RawGraph, symmetrise: bool = False) -> tuple[Data, Removed]:
     """Bring one graph into canonical form.
 
-    Self-loops are removed. Of an edge listed more than once the first listing stays, with its
+    Self-loops are removed. Of an edge listed more than once, the first listing is kept, with its
     label, attributes and weight. A graph whose weights are all 1 is an unweighted graph. A graph
     without edges has no edge fields, and one without vertices no vertex fields: the result omits
     them.
@@ -540,7 +540,7 @@ class _Table:
         return [name for name in names if name not in _IDENTITY]
 
     def present(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of the names that there are."""
+        """The names that exist, in the given order."""
         return tuple(name for name in names if name in self.known)
 
     def others(self, names: Sequence[str]) -> dict[str, Any]:
@@ -631,7 +631,7 @@ class _Table:
         return list(zip(*plain, strict=True))
 
     def _chosen(self, read: Callable[[str], Any], name: str) -> Any:
-        """An attribute that the user asked for."""
+        """The values of an attribute that the user selected by name."""
         values = read(name)
         if values is None and (self.columns if self.rows is None else self.rows):
             known = ", ".join(self.known) or "none"

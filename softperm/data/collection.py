@@ -216,15 +216,15 @@ class Collection:
         for first, last, part in self.spans():
             if last - first == len(self):
                 return compute(self)
-            found = compute(part).cpu()
+            block = compute(part).cpu()
             if rows is None:
-                shape = (int(self.ptr[-1]), *found.shape[1:])
-                rows = torch.from_numpy(spacious(shape, found[:0].numpy().dtype))
-            rows[int(self.ptr[first]) : int(self.ptr[last])] = found
+                shape = (int(self.ptr[-1]), *block.shape[1:])
+                rows = torch.from_numpy(spacious(shape, block[:0].numpy().dtype))
+            rows[int(self.ptr[first]) : int(self.ptr[last])] = block
         return compute(self) if rows is None else rows.to(self.ptr.device)
 
     def split(self, index: Int[Tensor, " b"], vertices: int) -> list[Int[Tensor, " _"]]:
-        """Divides an index into consecutive parts of at most so many vertices.
+        """Splits an index into consecutive parts of at most ``vertices`` vertices.
 
         Batches of equal cost need equal numbers of vertices, not of graphs. A larger graph is a
         part of its own.
@@ -383,7 +383,7 @@ def _spans(ptr: Tensor, index: Tensor, total: int | None) -> tuple[Tensor, Tenso
 def _attributes(
     label: Tensor | None, sizes: tuple[int, ...], x: Tensor | None, rows: Tensor
 ) -> Tensor | None:
-    """One-hot labels beside continuous attributes, for the given rows."""
+    """One-hot labels concatenated with continuous attributes, for the given rows."""
     parts: list[Tensor] = []
     if label is not None:
         for codes, size in zip(label[rows].T, sizes, strict=True):

@@ -1,6 +1,6 @@
 """Structural features of vertices, which do not depend on how vertices are numbered.
 
-:func:`structural_features` computes the numbers that :class:`StructuralFeatures` asks for, for all
+:func:`structural_features` computes the features that :class:`StructuralFeatures` selects, for all
 vertices of a collection at once: counts (degree, triangles, cores, rings), random walks and the
 heat kernel. :class:`ColourVocabulary` turns Weisfeiler–Leman colours into vertex labels. All of
 them read the neighbour lists of an :class:`Adjacency`, in kernels that run over graphs in threads.
@@ -106,7 +106,7 @@ class VertexFeatures:
 
         Args:
             graphs: all graphs.
-            index: the training graphs, whose colours have codes; no others are looked at.
+            index: the training graphs, whose colours have codes; other graphs are not read.
             settings: the features that are switched on.
         """
         several = graphs.label is not None and graphs.label.shape[1] > 1
@@ -234,7 +234,7 @@ class Adjacency:
 
 
 def twins(graphs: Adjacency, smallest: int = 0) -> Int[np.ndarray, " V"]:
-    """The vertex that stands for each vertex: one of its twins, the same for all, or itself.
+    """The representative of each vertex: one of its twins, the same for all, or itself.
 
     Twins have the same neighbours, not counting each other. Exchanging them maps the graph onto
     itself, so every feature that survives renumbering is the same for both and needs to be computed
@@ -339,7 +339,7 @@ def _join_equal(rows, column, key, low, stand_in):
 
 @inner
 def _are_twins(rows, column, u, v):
-    """Whether two vertices have the same neighbours beside each other."""
+    """Whether two vertices have the same neighbours, not counting each other."""
     i, j = rows[u], rows[v]
     while True:
         if i < rows[u + 1] and column[i] == v:
@@ -402,9 +402,9 @@ def core_number(graphs: Adjacency) -> Int[np.ndarray, " V"]:
 
 def neighbour_degrees(graphs: Adjacency) -> Float[np.ndarray, "V 2"]:
     """Mean and maximum of the neighbours' degrees; 0 for a vertex without neighbours."""
-    found = np.zeros((graphs.vertices, 2))
-    graphs.over_graphs(_neighbour_degrees, graphs.sizes + graphs.edge_counts, found)
-    return found
+    degrees = np.zeros((graphs.vertices, 2))
+    graphs.over_graphs(_neighbour_degrees, graphs.sizes + graphs.edge_counts, degrees)
+    return degrees
 
 
 def rings(
@@ -417,19 +417,19 @@ def rings(
     and a clique of any size has none beyond its triangles, which :func:`count_triangles` counts.
 
     Rings through a vertex are found by following the chordless paths that begin there, length by
-    length. Where this takes a look at more than ``budget`` edges, the count for this length and
+    length. Where this visits more than ``budget`` edges, the count for this length and
     all longer ones is ``budget`` itself. How many edges it takes does not depend on the numbering
     of vertices, so neither does the result.
 
     Args:
         graphs: the collection.
         longest: greatest length, at least 4.
-        budget: edges to look at from one vertex for one length.
+        budget: maximum number of edges visited from one vertex for one length.
     """
-    found = np.zeros((graphs.vertices, longest - 3), dtype=np.int64)
+    counts = np.zeros((graphs.vertices, longest - 3), dtype=np.int64)
     core, twin = core_number(graphs), twins(graphs, smallest=32)
-    graphs.over_graphs(_rings, graphs.edge_counts * 64, core, twin, budget, found)
-    return found
+    graphs.over_graphs(_rings, graphs.edge_counts * 64, core, twin, budget, counts)
+    return counts
 
 
 @inner
@@ -650,8 +650,8 @@ def _two_core(rows, column, core, inner_rows, inner):
 def _most_looks(rows, column, longest):
     """A bound on the edges that :func:`_rings_of` looks at from any vertex, for any length.
 
-    Its paths are walks that never turn back at once. From an edge (u, v) there are as many of k
-    edges as of k − 1 from all edges of v but (v, u).
+    Its paths are walks that never turn back at once. The number of walks of k edges from an edge
+    (u, v) is that of walks of k − 1 edges from all edges of v except (v, u).
     """
     size = rows.size - 1
     walks = np.ones(rows[size])  # that begin with each edge
@@ -764,7 +764,7 @@ def _distances(rows, column, start, most, distance, queue, smallest=0):
 
 @kernel
 def _rings_of(rows, column, start, length, budget, distance, touched, path, edge):
-    """Counts the rings of one length through ``start``; −1 if it must look at too many edges.
+    """Counts the rings of one length through ``start``; −1 if it visits too many edges.
 
     ``touched[w]`` is the number of path vertices that are ``w`` or have ``w`` as a neighbour. The
     path is extended by vertices that are touched by its last vertex alone, and closed by one that
@@ -800,7 +800,7 @@ def _mark(rows, column, v, change, touched):
     return rows[v + 1] - rows[v]
 
 
-# Random walks: the probability to be back after so many steps, and the heat kernel.
+# Random walks: the probability of return after each number of steps; and the heat kernel.
 
 
 HEAT_TOLERANCE = 1e-7  # about what float32 resolves
@@ -827,13 +827,13 @@ def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V 
     Distributions are kept where a walk can be by then, for blocks of vertices at once, and for one
     vertex of each set of twins. In a large graph whose walks reach less than half of it, vertices
     are taken one by one: the work is then the number of edges within reach, summed over vertices.
-    Exact but for rounding in float64.
+    Exact up to rounding in float64.
     """
-    found = np.zeros((graphs.vertices, steps))
+    returns = np.zeros((graphs.vertices, steps))
     twin = twins(graphs, smallest=_BLOCK)
     work = np.minimum(graphs.sizes, 1 << 20) * graphs.edge_counts * (1 + steps // 2)
-    graphs.over_graphs(_walks, work, twin, found)
-    return found[twin]
+    graphs.over_graphs(_walks, work, twin, returns)
+    return returns[twin]
 
 
 def heat_kernel(
@@ -998,7 +998,7 @@ def wl_colours(
         graphs: the collection.
         rounds: number r of rounds.
         label: discrete vertex labels, all columns taken together; none by default.
-        edge_label: discrete edge labels in the order of the edges, likewise.
+        edge_label: discrete edge labels in the order of the edges, in the same form.
         degree: whether the degree is part of the first colour.
 
     Returns:
@@ -1007,13 +1007,13 @@ def wl_colours(
     columns = [] if label is None else [*label.T]
     columns += [graphs.degree] if degree else []
     edge_colour = hash_columns([] if edge_label is None else [*edge_label.T], graphs.column.size)
-    found = np.empty((rounds + 1, graphs.vertices), dtype=np.uint64)
-    found[0] = hash_columns(columns, graphs.vertices)
+    colours = np.empty((rounds + 1, graphs.vertices), dtype=np.uint64)
+    colours[0] = hash_columns(columns, graphs.vertices)
     work = graphs.sizes + graphs.edge_counts * 4
     for k in range(rounds):
-        mixed = _mix_all(found[k])
-        graphs.over_graphs(_refine, work, edge_colour, found[k], mixed, found[k + 1])
-    return found.view(np.int64).T
+        mixed = _mix_all(colours[k])
+        graphs.over_graphs(_refine, work, edge_colour, colours[k], mixed, colours[k + 1])
+    return colours.view(np.int64).T
 
 
 @dataclass(frozen=True)
@@ -1048,7 +1048,7 @@ class ColourVocabulary:
         degree: bool = False,
         every_round: bool = False,
     ) -> ColourVocabulary:
-        """The vocabulary of the chosen graphs; no others are looked at.
+        """The vocabulary of the chosen graphs; other graphs are not read.
 
         Args:
             collection: graphs without columns of colours.
@@ -1066,10 +1066,10 @@ class ColourVocabulary:
         counts: list[list[_Counts]] = [[] for _ in columns]
         for part in collection.split(index.cpu().unique(), SPAN_VERTICES):
             some = collection.select(part)
-            found = collection_colours(some, rounds, degree)
+            vertex_colours = collection_colours(some, rounds, degree)
             owner = some.owner.cpu().numpy()
             for of, c in zip(counts, columns, strict=True):
-                of.append(_count_graphs(found[:, c], owner))
+                of.append(_count_graphs(vertex_colours[:, c], owner))
         known = [_common(of, size, min_graphs) for of in counts]
         return cls(
             rounds=columns,
@@ -1086,12 +1086,12 @@ class ColourVocabulary:
 
     def encode(self, collection: Collection) -> Int[Tensor, "V R"]:
         """The codes of every vertex's colours, on the CPU."""
-        found = collection_colours(collection, max(self.rounds, default=0), self.degree)
-        codes = np.empty((len(found), len(self.rounds)), dtype=np.int64)
+        vertex_colours = collection_colours(collection, max(self.rounds, default=0), self.degree)
+        codes = np.empty((len(vertex_colours), len(self.rounds)), dtype=np.int64)
         for c, (k, colours) in enumerate(zip(self.rounds, self.colours, strict=True)):
             known = np.asarray(colours, dtype=np.int64)
-            place = np.searchsorted(known, found[:, k])
-            seen = np.append(known, 0)[place] == found[:, k]
+            place = np.searchsorted(known, vertex_colours[:, k])
+            seen = np.append(known, 0)[place] == vertex_colours[:, k]
             seen &= place < len(known)
             codes[:, c] = np.where(seen, place, len(known) if self.pooled[c] else -1)
         return torch.from_numpy(codes)
@@ -1116,7 +1116,7 @@ class ColourVocabulary:
         """The vocabulary that :meth:`to_config` described.
 
         Raises:
-            ValueError: a key is unknown or missing, or a value is not of its kind.
+            ValueError: a key is unknown or missing, or a value has the wrong type.
         """
         check_keys("colours", config, [field.name for field in fields(cls)])
         rounds, colours, pooled = (config[k] for k in ("rounds", "colours", "pooled"))
@@ -1194,8 +1194,8 @@ def _common(
     known, place = np.unique(np.concatenate([of[0] for of in counts]), return_inverse=True)
     graphs = np.bincount(place, np.concatenate([of[1] for of in counts]), len(known))
     ranked = np.lexsort([known, -graphs])[:size]
-    kept = np.sort(known[ranked[graphs[ranked] >= min_graphs]])
-    return kept, len(kept) < len(known)
+    common = np.sort(known[ranked[graphs[ranked] >= min_graphs]])
+    return common, len(common) < len(known)
 
 
 def _is_column(column: Any) -> bool:
@@ -1205,10 +1205,10 @@ def _is_column(column: Any) -> bool:
 
 def hash_columns(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     """A hash of each row of labels, (count,) uint64; of no labels, the same for all."""
-    found = np.zeros(count, dtype=np.uint64)
+    hashes = np.zeros(count, dtype=np.uint64)
     for column in columns:
-        found = _mix_all(found + np.uint64(1) + column.astype(np.int64).view(np.uint64))
-    return _mix_all(found)
+        hashes = _mix_all(hashes + np.uint64(1) + column.astype(np.int64).view(np.uint64))
+    return _mix_all(hashes)
 
 
 @kernel

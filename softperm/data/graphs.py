@@ -90,7 +90,7 @@ def as_graphs(
         with one warning for the whole list; another one counts the graphs without vertices.
 
     Raises:
-        GraphError: a graph cannot be used, or has other fields than most.
+        GraphError: a graph cannot be used, or its fields differ from those of most graphs.
         ValueError: no graphs at all, or graphs of several types.
     """
     return read_list(objs, symmetrise, fields)[0]

@@ -226,7 +226,7 @@ def read_each(
     """The molecules that can be read, and the problem of each other one by its position.
 
     Returns:
-        The molecules laid end to end, None if there are none; and the problems.
+        The concatenated molecules, or None if there are none; and the problems.
     """
     rdkit_chem()
     from rdkit.rdBase import BlockLogs
@@ -260,9 +260,9 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
     """Molecules with the numbers of elements and of types of bonds; see :func:`read_each`.
 
     The names of the numbers are :func:`element_symbols` and :func:`bond_names`; the graphs are
-    those of :func:`from_smiles`. Of small organic molecules RDKit perceives rings and aromaticity
-    only, their atoms are read from the text, and their bonds from RDKit's matrices of bond orders.
-    That takes less time than RDKit's whole sanitisation; any other molecule gets the latter.
+    those of :func:`from_smiles`. For small organic molecules, RDKit only perceives rings and
+    aromaticity; atoms are read from the text, and bonds from RDKit's matrices of bond orders. This
+    takes less time than a full sanitisation, which all other molecules receive.
     """
     chem = rdkit_chem()
     from rdkit.rdBase import BlockLogs
@@ -300,10 +300,10 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
     entries = 0
     with BlockLogs():
         for i, text in enumerate(smiles):
-            found = plain(text.strip())
-            if found is not None:
-                waiting.append(found)
-                entries += found[1].size
+            parsed = plain(text.strip())
+            if parsed is not None:
+                waiting.append(parsed)
+                entries += parsed[1].size
                 if entries > _ENTRIES:
                     join_waiting()
                     entries = 0
@@ -351,7 +351,7 @@ def _plain_molecules(numbers: Sequence[list[int]], orders: Sequence[np.ndarray])
 
 
 def _asked_molecule(mol: Mol) -> Molecules:
-    """One molecule, of which every atom and every bond is asked for its kind."""
+    """One molecule, whose atoms and bonds are read one by one."""
     ends, types = _asked_bonds(mol)
     at = mol.GetAtomWithIdx  # iterating over RDKit's sequences takes longer
     numbers = [at(i).GetAtomicNum() for i in range(mol.GetNumAtoms())]
@@ -380,7 +380,7 @@ def _asked_bonds(mol: Mol) -> tuple[Int[np.ndarray, "2 e"], Int[np.ndarray, " e"
 
 @cache
 def _order_types() -> np.ndarray:
-    """The number of a bond's type by twice its order; −1 where the order does not tell it."""
+    """The code of a bond's type by twice its order; −1 where the order does not determine it."""
     codes = np.full(32, -1)
     for order, name in _TYPE_OF_ORDER.items():
         codes[order] = bond_names().index(name)

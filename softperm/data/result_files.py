@@ -60,9 +60,9 @@ class Results:
     def rows(self) -> Iterator[list[Any]]:
         """The values of each graph; None where it has none."""
         nothing = [None] * len(self.names)
-        found = map(list, zip(*(column.tolist() for column in self.columns), strict=True))
+        values = map(list, zip(*(column.tolist() for column in self.columns), strict=True))
         for i in range(len(self.ids)):
-            yield nothing if i in self.problems else next(found)
+            yield nothing if i in self.problems else next(values)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _parquet_part(results: Results) -> bytes:
 
 
 def _repetitive(schema: Any) -> Any:  # a list, though the annotation of pyarrow allows bool only
-    """The columns of text: dictionaries of numbers would take time and space."""
+    """The columns of text; dictionaries of numbers would take time and space."""
     import pyarrow as pa
 
     return [field.name for field in schema if pa.types.is_string(field.type)]

@@ -58,7 +58,7 @@ class Tree(NamedTuple):
 def plant(pair):
     """A new search: all vertices free, no permutation known, no level probed."""
     n, words = pair.allowed.shape
-    linear = np.empty((n + 1, n, n))  # only the level in use is ever touched
+    linear = np.empty((n + 1, n, n))  # only levels in use are accessed
     for i in range(n):
         for j in range(n):
             linear[0, i, j] = pair.vertex[i, j] if pair.vertex.shape[0] > 0 else 0.0
@@ -712,7 +712,7 @@ def _augment(cost, m, u, v, row_of, column_of, row, distance, parent, done):
             return length
 
 
-# Local search: exchange two images as long as that makes the permutation cheaper.
+# Local search: exchange two images while that lowers the cost.
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""What it costs to match vertices and edges: the Frobenius distance and the edit distance."""
+"""Cost models for matching vertices and edges: the Frobenius distance and the edit distance."""
 
 from __future__ import annotations
 

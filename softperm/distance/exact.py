@@ -255,8 +255,8 @@ def _search_long(
 ) -> Solution:
     """Improves the upper bound by FAQ, finds orbits, then raises the lower bound round by round.
 
-    Each round searches for permutations up to a target cost only, which is much shorter than the
-    search for anything better than the best. A round that finds none has proven a lower bound. The
+    Each round searches for permutations up to a target cost only, which is much shorter than a
+    search for any improvement on the best. A round that finds none proves a lower bound. The
     last round is the full proof, and takes as long as all others together or longer. Without a
     limit, descents from random permutations meanwhile improve the upper bound: without the optimum,
     a round more would be needed to find it, which takes as long as the proof.
@@ -268,9 +268,9 @@ def _search_long(
         rng = np.random.default_rng(0)
         for attempt in range(8):
             if not over() and lower <= value - pair.gap:
-                found, permutation = faq(pair, matrices, rng, randomly=attempt > 0)
-                if found < value:
-                    best, value = permutation, found
+                cost, permutation = faq(pair, matrices, rng, randomly=attempt > 0)
+                if cost < value:
+                    best, value = permutation, cost
     small = best.size <= SMALL
     if small and not over():
         pair = with_orbits(pair, over)
@@ -288,10 +288,10 @@ def _search_long(
         if lower <= min(target, value - pair.gap, limit) and not over():
             tree = plant(pair)
             tree.probed[0] = 3 if small else 0
-            raised, found = _raise(pair, tree, target, stop)
+            raised, cost = _raise_lower_bound(pair, tree, target, stop)
             lower = max(lower, raised)
-            if found < value:
-                best, value = tree.best.copy(), found
+            if cost < value:
+                best, value = tree.best.copy(), cost
     return _solution(pair, best, lower)
 
 
@@ -316,8 +316,8 @@ def restart(
         k = int(rng.integers(i + 1))
         if allowed[i, trial[k]] and allowed[k, trial[i]]:
             trial[i], trial[k] = trial[k], trial[i]
-    found = improve(pair, trial, np.inf, lower, RESTARTS // trial.size**3)
-    return (trial, float(found)) if found < value else (best, value)
+    cost = improve(pair, trial, np.inf, lower, RESTARTS // trial.size**3)
+    return (trial, float(cost)) if cost < value else (best, value)
 
 
 def _target(pair: Pair, cost: float, value: float) -> float:
@@ -328,21 +328,22 @@ def _target(pair: Pair, cost: float, value: float) -> float:
     return min(round_down(pair, cost), round_up(pair, value) - step)
 
 
-def _raise(pair: Pair, tree: Tree, target: float, stop: Callable[[], bool]) -> tuple[float, float]:
-    """Searches for permutations that cost no more than the target, until ``stop`` says so.
+def _raise_lower_bound(
+    pair: Pair, tree: Tree, target: float, stop: Callable[[], bool]
+) -> tuple[float, float]:
+    """A lower bound of the optimum, and the least cost found, infinite if there is none.
 
-    Returns:
-        A lower bound of the optimum, and the least cost found, infinite if there is none.
+    Searches for permutations that cost no more than the target, until ``stop`` returns True.
     """
     tree.value[0] = value_above(pair, target)
     pretended = tree.value[0]
     complete = False
     while not complete and not stop():
         complete = advance(pair, tree, EFFORT // pair.label_a.size**2)
-    found = float(tree.value[0]) if tree.value[0] < pretended else np.inf
-    if complete and np.isinf(found):
-        return target + pair.model.step, found
-    return round_up(pair, min(open_bound(tree), found, target)), found
+    cost = float(tree.value[0]) if tree.value[0] < pretended else np.inf
+    if complete and np.isinf(cost):
+        return target + pair.model.step, cost
+    return round_up(pair, min(open_bound(tree), cost, target)), cost
 
 
 def _estimate(pair: Pair) -> Solution:
@@ -350,8 +351,8 @@ def _estimate(pair: Pair) -> Solution:
     best = _any_permutation(pair)
     matrices = adjacency_matrices(pair)
     if best.size <= POLISHED and matrices is not None and unpack(pair.allowed).all():
-        found, permutation = faq(pair, matrices, np.random.default_rng(0), randomly=False)
-        best = permutation if found < cost_of(pair, best) else best
+        cost, permutation = faq(pair, matrices, np.random.default_rng(0), randomly=False)
+        best = permutation if cost < cost_of(pair, best) else best
     return _solution(pair, best, max(spectral_bound(pair), degree_bound(pair)))
 
 
@@ -377,8 +378,8 @@ def faq(
 ) -> tuple[float, Int[np.ndarray, " N"]]:
     """Cost and permutation of one run of FAQ and a descent; every match must be allowed."""
     options = {"maximize": True, "rng": rng, "P0": "randomized" if randomly else "barycenter"}
-    found = quadratic_assignment(matrices[0], matrices[1], method="faq", options=options)
-    permutation = found.col_ind.astype(np.int64)
+    result = quadratic_assignment(matrices[0], matrices[1], method="faq", options=options)
+    permutation = result.col_ind.astype(np.int64)
     return float(descend(pair, permutation)), permutation
 
 

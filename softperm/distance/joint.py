@@ -74,14 +74,14 @@ def joint_alignment(
     >>> round(paths.objective, 4) == round(paths.lower_bound, 4)
     True
     """
-    made = as_graphs(graphs)
-    matrices = _padded([adjacency(graph) for graph in made])
+    data = as_graphs(graphs)
+    matrices = _padded([adjacency(graph) for graph in data])
     if distances is None:
         mixed = matrices.min() < 0 < matrices.max()
-        distances = frobenius_intervals(list(matrices) if mixed else made).lower_bound
-    if np.shape(distances) != (len(made), len(made)):
+        distances = frobenius_intervals(list(matrices) if mixed else data).lower_bound
+    if np.shape(distances) != (len(data), len(data)):
         raise ValueError(
-            f"distances has shape {np.shape(distances)}; expected {(len(made), len(made))}, one "
+            f"distances has shape {np.shape(distances)}; expected {(len(data), len(data))}, one "
             f"row and one column for each graph"
         )
     if restarts < 0:
@@ -89,8 +89,8 @@ def joint_alignment(
     rng = np.random.default_rng(seed)
     best, least = None, np.inf
     for _ in range(restarts + 1):
-        order = rng.permutation(len(made))
-        places = np.tile(np.arange(matrices.shape[1]), (len(made), 1))
+        order = rng.permutation(len(data))
+        places = np.tile(np.arange(matrices.shape[1]), (len(data), 1))
         aligned = align(matrices[order], places, int(rng.integers(1, 2**62)))
         if aligned.sum() < least:
             back = np.argsort(order)

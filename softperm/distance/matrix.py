@@ -67,7 +67,7 @@ def frobenius_matrix(
         labels: whether only vertices of equal label may be matched.
         edge_labels: whether edges of different label disagree.
         time_limit: seconds for each pair. A pair that needs more gets the least distance found;
-            :func:`frobenius_intervals` tells which pairs these are.
+            :func:`frobenius_intervals` shows which pairs these are.
         workers: number of threads; the number of cores by default, and at most.
         checkpoint: a file for finished pairs, from which an interrupted call resumes. A checkpoint
             of other graphs is refused. Pairs in it that are not proven are computed again if the

@@ -31,7 +31,7 @@ def orbits(
     """The orbits of a graph's vertices under its automorphisms.
 
     Two vertices of one orbit may be given different orbits if the search for the automorphism takes
-    too long: that costs time, but no correctness.
+    too long: that costs time, not correctness.
 
     Returns:
         The least vertex of each vertex's orbit.

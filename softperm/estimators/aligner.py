@@ -28,7 +28,7 @@ NEIGHBOURS = 7  # similar graphs that are drawn with each random one
 ROUNDS = 3  # of the colours that a sketch counts
 FAMILIES = ("neighbours", *(f"colours {k}" for k in range(ROUNDS + 1)))
 FACTORS = (0.0, 0.25, 0.5, 2.0, 4.0)  # by which weights are changed in search of a better recall
-NEAREST = 10  # graphs whose recall decides the weights, among twice as many
+NEAREST = 10  # weights are chosen by the recall of this many graphs among twice as many
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Distances:
 
     metric = "correlation"
     higher_is_better = True
-    capturable = False  # a replayed step pads its mini-batch, and padding has no distances
+    capturable = False  # replayed steps pad mini-batches, and padding has no exact distances
 
     def __repr__(self) -> str:
         """Identifies the task; checkpoints compare it."""
@@ -88,7 +88,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Counts of what the vertices of a graph look like, hashed into one short vector.
+    """Counts of features of the vertices of a graph, hashed into one short vector.
 
     Each family of features is counted: vertices by label, edge label, label of the neighbour and
     number of such neighbours before; and vertices by their colour after 0, 1, … rounds of colour
@@ -100,7 +100,7 @@ class Sketch:
     Args:
         size: number of entries.
         weights: of each of :data:`FAMILIES`.
-        network: factor of the network's vector beside the sketch.
+        network: factor of the network's vector relative to the sketch.
     """
 
     size: int
@@ -228,15 +228,15 @@ def _improve(
 
 
 def _recall(learnt: Float[np.ndarray, "n n"], exact: Float[np.ndarray, "n n"]) -> float:
-    """Share of the nearest graphs that are among twice as many by vector; ties are as good."""
+    """Share of the nearest graphs that are among twice as many by vector; ties count."""
     count = min(NEAREST, max(1, (len(exact) - 1) // 4))
     apart = exact + np.diag(np.full(len(exact), np.inf))
     last = np.partition(apart, count - 1, axis=1)[:, count - 1, None]
     near = np.argsort(learnt + np.diag(np.full(len(exact), np.inf)), axis=1)[:, : 2 * count]
-    found = np.take_along_axis(apart, near, axis=1)
+    distances = np.take_along_axis(apart, near, axis=1)
     nearer = (apart < last - 1e-9).sum(1)
-    hits = (found < last - 1e-9).sum(1)
-    ties = np.minimum((np.abs(found - last) <= 1e-9).sum(1), count - nearer)
+    hits = (distances < last - 1e-9).sum(1)
+    ties = np.minimum((np.abs(distances - last) <= 1e-9).sum(1), count - nearer)
     return float((hits + ties).mean() / count)
 
 

@@ -150,7 +150,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             sample_weight: a weight for each graph in the training and validation loss; a graph of
                 weight 2 counts as two. Validation graphs of their own have weight 1.
             callbacks: functions that are called with each finished epoch; after resuming from a
-                checkpoint, with its epochs first. Of an ensemble they receive the figures of the
+                checkpoint, with its epochs first. In an ensemble they receive the figures of the
                 first network.
 
         Raises:
@@ -275,7 +275,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _subtract_fit(self, data: TrainingData) -> TrainingData:
         """The training data without what a linear fit explains."""
         if not isinstance(data.task, Regression):
-            raise ValueError("linear_fit is for regressions: leave it out for classes and answers")
+            raise ValueError("linear_fit is for regressions: leave it out for classification")
         train, weight = data.split.train, data.weight
         self.linear_fit_ = LinearFit.of(data.graphs, train, data.y, weight)
         y = data.y.double() - self.linear_fit_(data.graphs)
@@ -400,15 +400,15 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     ) -> list[Explanation]:
         """The contributions of vertices, edges and attributes to each output of each graph.
 
-        Outputs are the logits of classes, centred so that they sum to 0; the logits of answers; or
+        Outputs are the logits of classes, centred so that they sum to 0; of binary targets; or
         predicted numbers in the units of the targets. Contributions of a graph sum to the
-        difference of its outputs from those of the same graph with features of zero, whose edges
-        are there and whose vertices cannot be told apart. Vertices receive all contributions;
+        difference of its outputs from those of the same graph with features of zero, which keeps
+        its edges but whose vertices are indistinguishable. Vertices receive all contributions;
         ``edge_totals`` shares them out among the edges.
 
         An ensemble is explained by the means of its networks' contributions. They sum to its
         prediction for numbers and for probabilities; the mean of logits is not the logit of the
-        mean probability. Of a prediction that a network and a forest make together, the network's
+        mean probability. If a network and a forest predict together, the network's
         part is explained. ``explains`` of an explanation says what its outputs are.
 
         Args:
@@ -419,7 +419,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 :class:`softperm.nn.attribution.Explainer`.
             reference: graphs whose mean aligned matrices are the baseline in place of the empty
                 graph; only with ``through_network=False``.
-            probabilities: explain probabilities of classes or answers in place of logits.
+            probabilities: explain probabilities of classes or binary targets in place of logits.
             tolerance: largest error of the sums, relative to the largest difference.
         """
         return list(
@@ -470,7 +470,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             yield replace(mean_explanation(explanations), **names, explains=words)
 
     def _explains(self, probabilities: bool = False) -> str:
-        """What the contributions of :meth:`explain` add up to, in words."""
+        """A description of the outputs that :meth:`explain` explains."""
         words = self._explained_words(probabilities)
         if getattr(self, "forest_", None) is not None:
             words += "; the network's part of the prediction, without the forest's"
@@ -542,7 +542,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         return np.asarray(names, dtype=object)
 
     def _vertex_channels(self, config: ModelConfig) -> list[tuple[str, object]]:
-        """What each number of a vertex stands for: labels, codes of colours, attributes."""
+        """The meaning of each input of a vertex: labels, codes of colours, attributes."""
         labels, colours = self.vocabulary_.labels, self.features_.colours
         embedded = bool(config.label_sizes)
         if colours is None or embedded:
@@ -575,7 +575,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         write_folder(folder, config, self._tensors())
 
     def _network_config(self) -> dict[str, Any]:
-        """What the networks are built from, as JSON values."""
+        """The configuration of the networks, as JSON values."""
         assert self.model_.config is not None, "the network is built from a configuration"
         return asdict(self.model_.config)
 
@@ -713,9 +713,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def outputs_of(self, graphs: Collection, index: Int[Tensor, " b"]) -> Float[Tensor, "b C"]:
         """The outputs for some graphs of an encoded collection, on the CPU.
 
-        Those of an ensemble have the mean of its networks' predictions as their prediction; with
-        the head ``mlp+forest``, the mean of the networks' and of random forests'. A linear fit is
-        added.
+        The outputs of an ensemble give the mean of its networks' predictions; with the head
+        ``mlp+forest``, the mean of the predictions of networks and forests. A linear fit is added.
         """
         outputs, fit = self._fitted_outputs(graphs, index), self.linear_fit_
         if fit is None:
@@ -1057,7 +1056,7 @@ def describe_epoch(epoch: Epoch, task: Task) -> str:
 def _channels(
     prefix: str, vocabulary: Vocabulary, width: int, embedded: bool, labelled: bool = True
 ) -> list[tuple[str, object]]:
-    """What each number of a vertex or an edge stands for: a kind, and a name within it.
+    """The meaning of each input of a vertex or an edge: a kind, and a name within it.
 
     Args:
         prefix: ``edge_`` for edges.
@@ -1110,17 +1109,17 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
     """Classifies graphs by aligning them to learnt latent vertices.
 
     ``y`` is one class per graph (strings, whole numbers or booleans), or a matrix (B, T) of
-    yes-or-no answers (1, 0, and NaN where unknown).
+    binary targets (1, 0, and NaN where unknown).
     """
 
     classes_: np.ndarray
 
     def predict(self, graphs: Graphs) -> np.ndarray:
-        """The most likely class of each graph, or the likelier answer to each question."""
+        """The most likely class of each graph, or the likelier value of each binary target."""
         return self.decode(self._outputs(graphs))
 
     def predict_proba(self, graphs: Graphs) -> np.ndarray:
-        """Probability of each class (B, classes), or of a yes to each question (B, T)."""
+        """Probability of each class (B, classes), or that each binary target is 1 (B, T)."""
         return self.probabilities(self._outputs(graphs))
 
     def decode(self, outputs: Float[Tensor, "B C"]) -> np.ndarray:
@@ -1136,17 +1135,17 @@ class PiGNNClassifier(ClassifierMixin, PiGNNEstimator):
         return (outputs.double().sigmoid() if several else outputs.double().softmax(1)).numpy()
 
     def score(self, graphs: Graphs, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy; for a matrix of answers, the ROC-AUC averaged over its columns."""
+        """Accuracy; with several binary targets, their mean ROC-AUC."""
         self._check_fitted()
         if isinstance(self.task_, MultiLabel):
             if sample_weight is not None:
-                raise ValueError("sample_weight is for classes, not for a matrix of answers")
+                raise ValueError("sample_weight is for classes, not for several binary targets")
             outputs = self._outputs(graphs)
             return self.task_.score(outputs, self._encode_targets(y, len(outputs)))
         return super().score(graphs, y, sample_weight)
 
     def _explained(self, outputs: Float[Tensor, "B C"], probabilities: bool) -> Tensor:
-        """Only differences of the logits of classes matter; answers have logits of their own."""
+        """Probabilities or logits; those of classes are centred, as only differences matter."""
         if isinstance(self.task_, MultiLabel):
             return outputs.sigmoid() if probabilities else outputs
         return outputs.softmax(1) if probabilities else outputs - outputs.mean(1, keepdim=True)

@@ -1,8 +1,8 @@
 """A trained model on collections of any size: shards in, parts of a table out.
 
-A :class:`ShardWorker` turns one shard of the input into one part of the result. Where it runs is
-another matter: in this process, in others on this machine (:func:`run_shards`), or on the machines
-of a Ray cluster (:mod:`softperm.estimators.cluster`). Results do not depend on it: a shard is
+A :class:`ShardWorker` turns one shard of the input into one part of the result. It runs in
+this process, in others on this machine (:func:`run_shards`), or on the machines of a Ray cluster
+(:mod:`softperm.estimators.cluster`). Results do not depend on where it runs: a shard is
 computed by one thread, with batches that never reach beyond it.
 """
 
@@ -76,7 +76,7 @@ def collection_shards(
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of the rows of some shards, and of what was noticed in them.
+    """Counts of the rows of some shards, and of problems and warnings in them.
 
     Attributes:
         rows: number of rows.
@@ -189,7 +189,7 @@ class MoreColumns(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What determines the columns, as JSON values."""
+        """The values on which the columns depend, as JSON values."""
         ...
 
     @property
@@ -246,7 +246,7 @@ class ShardWorker:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What determines the values: the model's content and the options."""
+        """The inputs of the results: the model's content and the options."""
         files = sorted(path for path in Path(self.model).iterdir() if path.is_file())
         own = {"model", "folder", "strict", "load", "columns"}
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
@@ -374,8 +374,8 @@ class ShardWorker:
         """The graphs that are kept; the rows of the others have a problem."""
         good = [i for i in range(len(encoded.ids)) if i not in encoded.problems]
         lost = [good[k] for k in np.flatnonzero(~kept)]
-        found = {i: f"graph {encoded.ids[i]}: its result {NOT_FINITE}" for i in lost}
-        problems = dict(sorted({**encoded.problems, **found}.items()))
+        not_finite = {i: f"graph {encoded.ids[i]}: its result {NOT_FINITE}" for i in lost}
+        problems = dict(sorted({**encoded.problems, **not_finite}.items()))
         first = next(iter(problems.values()))
         if self.strict:
             raise ValueError(first)
@@ -390,7 +390,7 @@ class ShardWorker:
         )
 
     def _predictions(self, encoded: Encoded) -> tuple[list[str], list[np.ndarray]]:
-        """The columns of predictions; writes what a score of all parts needs beside the part."""
+        """The columns of predictions; also writes the score file of the part."""
         outputs = torch.empty(0, self.estimator.task_.outputs)
         if encoded.graphs is not None:
             index = torch.arange(len(encoded.graphs))
@@ -648,15 +648,15 @@ def score_parts(worker: ShardWorker, count: int) -> dict[str, Any] | str:
         return {}
     value = estimator.task_.score(torch.from_numpy(np.concatenate(outputs)[known]), targets)
     better = "higher" if estimator.task_.higher_is_better else "lower"
-    found = {"metric": estimator.task_.metric, "better": better, "score": value}
-    return {**found, "scored_graphs": len(targets)}
+    score_row = {"metric": estimator.task_.metric, "better": better, "score": value}
+    return {**score_row, "scored_graphs": len(targets)}
 
 
 @lru_cache(maxsize=2)  # one on the CPU to read graphs, one on a GPU
 def load_cached(
     load: Callable[[str, str], PiGNNEstimator], model: str, device: str
 ) -> PiGNNEstimator:
-    """The estimator of a model folder; a process that asks again gets the same."""
+    """The estimator of a model folder, cached in this process."""
     return load(model, device)
 
 

@@ -131,7 +131,7 @@ def without(
 
 
 def _kept(order: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For each count, the parts that are left when the first so many of an order are removed."""
+    """For each count k, the parts that remain when the first k of an order are removed."""
     rank = np.empty(len(order), dtype=int)
     rank[order] = np.arange(len(order))
     return rank >= counts[:, None]  # (steps, parts)
@@ -152,7 +152,7 @@ def _remove(
 
 
 def _outputs(estimator: PiGNNEstimator, collection: Collection) -> np.ndarray:
-    """Probabilities of classes or answers, or predicted numbers, (B, C)."""
+    """Probabilities of classes or binary targets, or predicted numbers, (B, C)."""
     outputs = estimator._outputs(collection)
     if hasattr(estimator, "classes_"):
         return estimator.probabilities(outputs)

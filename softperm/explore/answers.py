@@ -34,7 +34,7 @@ from softperm.training.cuda_graphs import evaluating
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one request may ask for.
+    """The limits of one request.
 
     Attributes:
         body: size of the request in bytes.
@@ -90,7 +90,7 @@ class Answers:
         return {"predictions": [self._prediction(row) for row in outputs.values]}
 
     def describe(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Everything that the page shows of one ``graph``, but for its explanation."""
+        """Everything that the page shows about one ``graph``, except its explanation."""
         collection = self._encode(self._one(request, "graph"))
         drawings = draw(self.estimator, collection)
         vector, plan = self._align(collection)
@@ -295,4 +295,4 @@ ENDPOINTS: dict[str, tuple[str, Callable[[Answers, dict[str, Any]], dict[str, An
     "search": ("The nearest graphs of the collection.", Answers.search),
     "distance": ("The exact distance of two graphs, with its proof.", Answers.distance),
 }
-"""What can be asked: one line of description and the answer."""
+"""The requests of the API: a one-line description and the function that answers."""

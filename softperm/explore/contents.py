@@ -78,7 +78,7 @@ class Drawings:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the network says about each graph.
+    """The network's outputs for each graph.
 
     Attributes:
         kind: ``classes`` (probabilities of classes), ``answers`` (probabilities of a yes) or
@@ -140,7 +140,7 @@ class Contents:
         proven: by exact distance; None without an index.
         explanations: by the position of the graph.
         explains: what the contributions of an explanation add up to, in words.
-        latent: what each latent vertex stands for.
+        latent: the meaning of each latent vertex.
         vectors: the aligned vectors, for neighbours of further graphs.
         facts: sharpness and scores, as names and texts.
         curve: rows of the training curve: epoch, losses, validation score.

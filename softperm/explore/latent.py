@@ -1,4 +1,4 @@
-"""What each latent vertex stands for: the vertices that are assigned to it, and their kinds."""
+"""The meaning of each latent vertex: the vertices that are assigned to it, and their kinds."""
 
 from __future__ import annotations
 

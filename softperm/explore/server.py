@@ -62,8 +62,8 @@ def build_app(answers: Answers, page: str, names: Sequence[str] = ()) -> Any:
         names: host names under which requests may address this server, in addition to localhost,
             the name of this machine and IP addresses; ``*`` allows all names.
     """
-    found = _POLICY.search(page)
-    policy = found[1].replace("&#x27;", "'") if found else HEADERS["Content-Security-Policy"]
+    match = _POLICY.search(page)
+    policy = match[1].replace("&#x27;", "'") if match else HEADERS["Content-Security-Policy"]
     turns = CapacityLimiter(1)
 
     async def show_page(request: Request) -> Response:

@@ -23,7 +23,7 @@ MODULES = (
 )  # fmt: skip
 """The page's modules; each imports only from those before it."""
 BLOCK = 8192  # vertices whose graphs are compressed together: a click unpacks one block
-LEVELS = (255, 63, 15)  # steps in which D is stored, the finest that fits
+LEVELS = (255, 63, 15)  # quantisation steps of D; the finest that fit are used
 BUDGET = 24_000_000  # characters of the whole page
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.M)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const)\b)", re.M)
@@ -34,7 +34,7 @@ def page_html(contents: Contents, server: bool = False) -> str:
 
     Args:
         contents: what to show.
-        server: whether the page may ask the server it came from.
+        server: whether the page may send requests to the server that it came from.
     """
     head, names, about, blocks = pack_contents(contents)
     data = [_json_script("about", {**about, "server": server}), _script("head", head)]
@@ -84,7 +84,7 @@ def join_modules() -> str:
 
 
 def pack_contents(contents: Contents) -> tuple[str, str | None, dict[str, object], list[str]]:
-    """The packets of the page: the map, the names, what describes them, and blocks of graphs."""
+    """The packets of the page: the map, the names, their metadata, and blocks of graphs."""
     places = contents.places - contents.places.min(0)
     places = np.rint(places / np.maximum(places.max(0), 1e-300) * 65535).astype(np.int64)
     head = {"places": places} | {f"column{i}": c.values for i, c in enumerate(contents.columns)}
@@ -206,7 +206,7 @@ def _spans(ptr: np.ndarray, graphs: np.ndarray) -> np.ndarray:
 
 
 def _about(contents: Contents) -> dict[str, object]:
-    """What describes the packets, as JSON values."""
+    """The metadata of the packets, as JSON values."""
     drawings, outputs = contents.drawings, contents.outputs
     first, second = contents.map_shares
     return {
@@ -238,7 +238,7 @@ def _finite(value: float) -> float | None:
 
 
 def _json_script(name: str, content: object) -> str:
-    """JSON that no character of it can end the element of."""
+    """A script element with JSON, in which no character can end the element."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 

@@ -82,7 +82,7 @@ def model_settings(run: Run) -> dict[str, Any]:
 def settings_of(run: Run, kind: type[Kind]) -> Kind:
     """The settings of training, features or forests in a run's configuration.
 
-    The word none stands for None, which TOML does not have.
+    The word none means None, which TOML does not have.
     """
     optional = {name for name, rule in rules(kind) if rule.optional}
     return kind(
@@ -135,8 +135,8 @@ def estimator_settings(records: Sequence[Record], *, categories: str, seed: int)
     """The settings of an estimator with the configuration that most folds selected.
 
     The estimator learns from all of its graphs and keeps its last epoch. Where the learning rate
-    does not follow the number of epochs, it trains for as many as the best epochs of the final runs
-    (their median).
+    does not follow the number of epochs, it trains for the median of the best epochs of the
+    final runs.
     """
     counts = Counter(configuration_key(record.run.configuration) for record in records)
     key, _ = counts.most_common(1)[0]
@@ -151,7 +151,7 @@ def estimator_settings(records: Sequence[Record], *, categories: str, seed: int)
     capacity = run.configuration.get("capacity", "auto")
     settings |= {"capacity": None if capacity == "none" else capacity, "categories": categories}
     settings |= {"ensemble": ensemble_size(run), "seed": seed, "validation_fraction": 0.0}
-    if training.decay is not None:  # falls where validation graphs say so
+    if training.decay is not None:  # the rate decays by validation losses
         return settings | {"validation_fraction": 0.1}
     if training.schedule == "constant" and training.criterion != "last":
         settings["epochs"] = max(1, round(median(record.best_epoch for record in chosen)))

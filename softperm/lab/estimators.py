@@ -83,7 +83,7 @@ class SystemConfig(Settings):
 
 @dataclass(frozen=True)
 class NetworkConfig(Settings):
-    """What the network of a system is built from.
+    """The configuration of a system's network.
 
     Attributes:
         system: name of the system.
@@ -110,11 +110,11 @@ class NetworkConfig(Settings):
 
 
 class SystemEstimator(PiGNNEstimator):
-    """What the estimators of all systems share; π-GNN's own methods are refused."""
+    """Base class of the estimators of all systems; π-GNN's own methods raise an error."""
 
     sources = (SystemConfig, TrainingConfig, FieldNames, EstimatorConfig)
     changed = {}  # noqa: RUF012
-    systems: ClassVar[tuple[str, ...]] = ()  # those that the class can be
+    systems: ClassVar[tuple[str, ...]] = ()  # systems that the class supports
     _learn: ClassVar[Callable[..., Any]]
 
     def _settings(self) -> dict[str, Any]:
@@ -184,8 +184,8 @@ class NetworkEstimator(SystemEstimator):
         words = self.vocabulary_
         labels, edge_labels = (sum(map(len, each)) for each in (words.labels, words.edge_labels))
         sizes = (labels + words.x_size, edge_labels + words.edge_attr_size, self.task_.outputs)
-        found = (shape.attribute_size, shape.edge_attribute_size, shape.outputs)
-        if found != sizes or self.network_config_.system != self.system:
+        trained = (shape.attribute_size, shape.edge_attribute_size, shape.outputs)
+        if trained != sizes or self.network_config_.system != self.system:
             raise ValueError("its network does not fit its settings, targets and vocabulary")
         try:
             with torch.device("meta"):  # a damaged folder cannot ask for memory
@@ -324,7 +324,7 @@ def load_model(folder: str | Path, device: str | torch.device | None = None) -> 
 def system_estimator(
     name: str, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Callable[[Task], PiGNNEstimator]]:
-    """The settings of a system, and what makes an estimator of it for a task.
+    """The settings of a system, and a function that builds its estimator for a task.
 
     Settings that are not given have the defaults of the system's class and of training; where the
     grid of the comparison has a single value, that one.

@@ -64,7 +64,7 @@ class EvaluationData:
             have equal shapes, so that they can be trained in one stack.
         refit: whether final runs learn from training and validation graphs.
         feature_store: where structural features of a dataset are kept; None for other graphs.
-        cache: what jobs computed from these data, each beside the graphs from which it comes.
+        cache: results that jobs computed from these data, each with the graphs it comes from.
     """
 
     name: str
@@ -90,7 +90,7 @@ class EvaluationData:
         return graphs if colours is None else colours.extend(graphs)
 
     def cached(self, key: Hashable, graphs: Collection) -> Any:
-        """What the cache holds for these very graphs; None if nothing."""
+        """The cached result for this collection of graphs; None if there is none."""
         source, value = self.cache.get(key, (None, None))
         return value if source is graphs else None
 

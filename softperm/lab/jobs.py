@@ -118,7 +118,7 @@ class Network:
 
 
 def plan_networks(runs: Iterable[Run]) -> tuple[list[Network], list[tuple[int, ...]]]:
-    """The networks that runs need, and the places of each run's networks among them.
+    """The networks that runs need, and the indices of each run's networks among them.
 
     Runs share a network if they differ only in how they predict: by the network, by a random
     forest, by both, or by the mean of several networks. In the selection stage, runs that differ
@@ -419,7 +419,7 @@ def _task_of(run: Run, part: SelectionSplit, data: EvaluationData) -> tuple[Task
     if not settings_of(run, TrainingConfig).linear_fit:
         return task, y
     if not isinstance(task, Regression):
-        raise ValueError(f"linear_fit is for regressions, and {run.dataset} is none")
+        raise ValueError(f"linear_fit is for regressions, and {run.dataset} is not one")
     y = y.double() - LinearFit.of(data.graphs, part.train, y)(data.graphs)
     return Regression.of(y[part.train]), y
 
@@ -429,7 +429,7 @@ class _Predictions:
     """Outputs for validation and test graphs, of several networks or of one predictor.
 
     Attributes:
-        validation: outputs for validation graphs; none if curves tell enough.
+        validation: outputs for validation graphs; none if curves suffice.
         test: outputs for test graphs; none in the selection stage.
         network_share: of forests, the share of a network in the mean with them.
     """

@@ -145,7 +145,7 @@ def _grid_point(grid: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]
 
 
 def spread(grids: Sequence[Mapping[str, Sequence[Any]]], most: int | None) -> list[dict[str, Any]]:
-    """At most so many points of grids end to end, at even distances; no others are made.
+    """At most ``most`` points, evenly spaced in the concatenated grids.
 
     >>> spread([{"P": [1, 2, 3]}, {"H": [4, 5]}], most=2)
     [{'P': 1}, {'H': 5}]
@@ -203,7 +203,7 @@ def _check_kinds(content: Mapping[str, Any]) -> None:
                 raise ValueError(f"{key} must be {kind}; got {content[key]!r}")
     for name, value in content.get("training", {}).items():
         if value == []:
-            raise ValueError(f"training.{name} is a choice among no values: give at least one")
+            raise ValueError(f"training.{name} is an empty list: give at least one value")
 
 
 _IS = {

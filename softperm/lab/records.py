@@ -235,7 +235,7 @@ def _reset_peak(device: torch.device) -> None:
 
 
 def _read_peak(device: torch.device) -> int:
-    """Peak bytes since the last reset; 0 where the system does not tell."""
+    """Peak bytes since the last reset; 0 where the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError):
@@ -289,7 +289,7 @@ def _read(line: bytes, where: str) -> Record:
             raise ValueError(f"{where} has format {content['format']}: upgrade softperm to read it")
         unchecked = content["format"] == 1 and checksum is None
         if not unchecked and checksum != _checksum(content):
-            raise TypeError("its content has another checksum than it names")
+            raise TypeError("its content does not match its checksum")
         del content["format"]
         run = Run(**content.pop("run"))
         circumstances = Circumstances(**content.pop("circumstances"))
@@ -313,10 +313,10 @@ def _damaged(where: str, problem: Exception) -> ValueError:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; TypeError if a key stands there twice."""
+    """A JSON object; TypeError if a key appears twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        raise TypeError("a key stands there twice")
+        raise TypeError("a key appears twice")
     return content
 
 

@@ -627,7 +627,7 @@ thead th { border-bottom: 2px solid #888; }
 
 
 def _table_cell(text: str) -> str:
-    """A cell of a table; numbers stand on its right side, words on its left."""
+    """A cell of a table; numbers are aligned right, words left."""
     words = text[:1].isalpha()
     return f"<td{' class=words' if words else ''}>{html.escape(text)}</td>"
 

@@ -1,4 +1,4 @@
-"""The scheduler: loads finished records, trains the remaining runs here or on a Ray cluster."""
+"""Resumes an evaluation: loads finished records, trains the remaining runs here or on Ray."""
 
 from __future__ import annotations
 
@@ -326,5 +326,5 @@ def _work(job: Job, data: EvaluationData, device: str, threads: int) -> Outcome:
             while (outcome := active.advance()) is None:
                 pass
         except KeyboardInterrupt:
-            os._exit(1)  # the worker was told to end: Ray tries its job elsewhere
+            os._exit(1)  # the worker must end: Ray retries its job elsewhere
         return outcome

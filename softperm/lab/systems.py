@@ -198,7 +198,7 @@ class PiGNNSystem(System):
         Args:
             shape: sizes and statistics of the training graphs.
             settings: settings of the model. The default of ``capacity`` is ``auto``, the size of
-                the largest training graph; ``none`` stands for no padding.
+                the largest training graph; ``none`` means no padding.
             seed: seed of the initial parameters.
         """
         if unknown := sorted(set(settings) - set(self.settings)):
@@ -247,7 +247,7 @@ class ClassicalSystem:
         network: ``module:name`` of the estimator's class below ``softperm.lab.baselines``.
         kinds: kinds of tasks that it supports.
         random: whether fits with different seeds differ; the class then has the argument ``seed``.
-        probabilities: whether its outputs tell how sure it is.
+        probabilities: whether its outputs give probabilities.
         ignores: fields of graphs that it does not read.
     """
 

@@ -328,7 +328,7 @@ def _test_score(record: Record, where: str) -> float:
     if record.test_score is None or math.isnan(record.test_score):
         raise UnfinishedError(
             f"{where}: fold {record.run.fold}, run {record.run.seed} has no {record.metric}: it "
-            "diverged, or its test graphs have too few answers of each kind"
+            "diverged, or its test graphs have too few targets of each class"
         )
     return record.test_score
 

@@ -197,7 +197,7 @@ class Explainer:
             affine or differentiable.
         through_network: whether the soft permutation moves along the path. Then the structural
             features and attributes of all vertices grow from zero, and the baseline is the same
-            graph with zeros in their place: its edges stay, but vertices cannot be told apart.
+            graph with zeros in their place: its edges stay, but vertices are indistinguishable.
             Edges receive no contributions of their own. Otherwise the baseline is the empty graph.
         reference: aligned matrices of the baseline in place of the empty graph's zeros, such as
             the means of :meth:`aligned` over training graphs; only without ``through_network``.
@@ -329,7 +329,7 @@ class Explainer:
 
 
 class _Parts:
-    """The numbers of one graph that its aligned matrices are made of.
+    """The entries of one graph from which its aligned matrices are computed.
 
     A gradient with respect to an aligned matrix becomes one with respect to the weights and
     attributes of undirected edges (E, channels), or attributes of vertices (N, F). Where vertices
@@ -367,7 +367,7 @@ class _Parts:
             more = [] if batch.get("edge_attr") is None else [batch.edge_attr[self.once]]
             return torch.cat([self.edge_labels.sum(1), *more], 1)
         raise ValueError(
-            f"explanations do not know the view {view!r}: use the views of softperm.nn.model"
+            f"explanations do not support the view {view!r}: use the views of softperm.nn.model"
         )
 
     def push_back(

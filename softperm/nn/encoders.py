@@ -70,7 +70,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class VertexStatistics:
-    """What the training vertices are like, by which a network standardises all vertices.
+    """Statistics of the training vertices, with which a network standardises all vertices.
 
     Attributes:
         structure: moments of the structural features.
@@ -99,8 +99,8 @@ class VertexStatistics:
         continuous = 0 if graphs.x is None else graphs.x.shape[1]
         attributes = Moments.neutral(graphs.attribute_size - continuous)
         if graphs.x is not None:
-            found = moments(lambda part: cast(Tensor, part.x))
-            attributes = Moments(attributes.mean + found.mean, attributes.std + found.std)
+            values = moments(lambda part: cast(Tensor, part.x))
+            attributes = Moments(attributes.mean + values.mean, attributes.std + values.std)
         structure = moments(lambda part: part.structure)
         return cls(
             structure, moments(lambda part: torch.log1p(part.structure.double())), attributes
@@ -282,7 +282,7 @@ class VertexNetwork(nn.Module):
     .. math:: h_i \leftarrow h_i + \text{ReLU}\left(\text{norm}\left(
         W \left(h_i + \textstyle\sum_{j \in N(i)} h_j\right)\right)\right)
 
-    Linear layers have no bias, which the normalisation behind them would take away.
+    Linear layers have no bias, which the following normalisation would remove.
 
     Args:
         features: size F of a vertex's features.
@@ -322,7 +322,7 @@ class VertexNetwork(nn.Module):
 
 
 class EncodeVertices(nn.Module):
-    """A batch with the field ``encoded``: what φ makes of its vertices.
+    """Adds the field ``encoded`` to a batch: its vertices, encoded by φ.
 
     Args:
         network: the network φ.
@@ -394,8 +394,8 @@ def dropout(p: float) -> nn.Module:
 def count_step(modules: Iterable[nn.Module], vertices: Int[Tensor, ""]) -> None:
     """Counts a training step: the next one will drop other units.
 
-    A stack of networks goes on until the last of them has seen its graphs. An empty mini-batch is
-    no step, so that a network in a stack drops the units that it would drop alone.
+    A stack of networks trains until the last of them has seen its graphs. An empty mini-batch is
+    not a step, so that a network in a stack drops the units that it would drop alone.
 
     Args:
         modules: parts of a network; those that are no :class:`Dropout` do not count.

@@ -166,7 +166,7 @@ def _as_vectors(views: Sequence[Float[Tensor, "B P ..."]]) -> Float[Tensor, "B Z
 
 
 def _mlp(sizes: Sequence[int], drop: float, normalise: bool = False) -> nn.Sequential:
-    """Linear layers, each with dropout before and ReLU behind it, and LayerNorm first if wanted."""
+    """Linear layers, each after dropout and followed by ReLU; optionally LayerNorm first."""
     layers: list[nn.Module] = [nn.LayerNorm(sizes[0])] if normalise else []
     for a, b in pairwise(sizes):
         layers += [dropout(drop)] if drop else []
@@ -179,7 +179,7 @@ class PiGNN(nn.Module):
 
     Args:
         permutation: gives the soft permutation D of each graph, or K of them.
-        views: aligned matrices that D makes of a graph; they may have parameters.
+        views: functions that compute aligned matrices from D; they may have parameters.
         head: outputs from these matrices.
         config: the configuration from which the network was built; :meth:`save` needs it.
         standardise: scales the attributes of a batch; leaves them as they are by default.
@@ -213,7 +213,7 @@ class PiGNN(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """Whether nothing in it reads tensors on the host, so that CUDA graphs can replay it."""
+        """Whether CUDA graphs can replay it, because nothing in it reads tensors on the host."""
         return self.config is not None  # parts put together by hand may
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
@@ -403,7 +403,7 @@ def _permutation(config: ModelConfig, statistics: VertexStatistics) -> nn.Module
         projection = LinearEncoder(config.encoded_size, config.hidden, activation=nn.Identity())
         return assign(projection, perm.encoded)
     with_attributes = config.permute_by == "joint"
-    if config.encoder != "linear":  # message passing reads attributes beside structure
+    if config.encoder != "linear":  # message passing also reads attributes
         with_attributes = config.permute_by != "structure"
     with_attributes = with_attributes and config.vertex_width > 0
     size = config.structure_size + (config.vertex_width if with_attributes else 0)
@@ -479,7 +479,7 @@ def _views(config: ModelConfig) -> list[tuple[View, int]]:
 
 
 def _head(config: ModelConfig, widths: Sequence[int]) -> nn.Module:
-    """The head for matrices in which one latent vertex has so many entries."""
+    """The head for aligned matrices with ``widths`` entries for each latent vertex."""
     p = config.latent_vertices
     last = {
         "final": config.head_final,

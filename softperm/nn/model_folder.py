@@ -86,7 +86,7 @@ def read_folder(
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise FolderError(f"{path} is damaged or cut short: {problem}") from None
     if not sound:
-        raise FolderError(f"{path} is damaged: its content has another checksum than it names")
+        raise FolderError(f"{path} is damaged: its content does not match its checksum")
     if not text:
         raise FolderError(
             f"{path} is damaged, or of another program or an earlier version: it has no "

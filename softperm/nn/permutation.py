@@ -272,7 +272,7 @@ def row_entropy(d: Float[Tensor, "... V P"]) -> Float[Tensor, ""]:
 
 
 def used_latent_vertices(d: Float[Tensor, "... V P"]) -> Float[Tensor, ""]:
-    r"""Effective number of latent vertices that assignments tell apart.
+    r"""Effective number of latent vertices that assignments distinguish.
 
     .. math:: \exp\left(H(\bar D) - \frac{1}{V} \sum_i H(\hat D_i)\right),
         \quad \bar D = \frac{1}{V} \sum_i \hat D_i
@@ -317,8 +317,8 @@ class Sharpness:
 
     Attributes:
         row_entropy: see :func:`row_entropy`; 1 for uniform permutations.
-        first_component: see :func:`first_component`, of vec(DᵀAD); 1 if aligned matrices tell no
-            more than one number, such as the number of edges.
+        first_component: see :func:`first_component`, of vec(DᵀAD); 1 if aligned matrices
+            depend on a single number, such as the number of edges.
         used_latent_vertices: see :func:`used_latent_vertices`; 1 for uniform permutations, P at
             most. Of several permutations side by side, the largest.
     """

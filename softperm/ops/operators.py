@@ -34,7 +34,7 @@ def register(
     backward: Function | None = None,
     vmap: Function | None = None,
 ) -> OpOverload:
-    """Defines the operator ``torch.ops.softperm.<name>``.
+    """Defines ``torch.ops.softperm.<name>``, which selects the implementation by device.
 
     Args:
         schema: name, arguments and results, in torch's notation.

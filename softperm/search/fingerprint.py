@@ -48,7 +48,7 @@ class Layout(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What a unit of difference in each block is worth; see :func:`prices`."""
+    """The cost of a unit of difference in each block; see :func:`prices`."""
 
     edge: float
     edge_label: float
@@ -132,7 +132,7 @@ def fingerprints(
 
     Args:
         packed: the graphs.
-        edge_label: label of each kind of edge; 0 for edges whose label the layout does not know.
+        edge_label: label of each kind of edge; 0 for edges whose label is not in the layout.
         layout: the columns.
         strict: whether only vertices of equal label can be matched.
     """

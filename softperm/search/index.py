@@ -65,7 +65,7 @@ class SearchResult:
         hits: graphs whose distance is proven, the nearest first.
         undecided: graphs that may belong to the answer but were not decided in time, with the
             interval of their distance; empty if there is no time limit.
-        visited: number of graphs that the search had to look at beyond their fingerprint.
+        visited: number of graphs for which the fingerprint alone did not suffice.
     """
 
     hits: tuple[Hit, ...]
@@ -411,8 +411,8 @@ class GraphIndex:
     ) -> SearchResult:
         """The graphs nearest to the query.
 
-        Of several graphs at the distance of the last hit, an arbitrary one is chosen, always the
-        same.
+        If several graphs are at the distance of the last hit, the choice among them is arbitrary
+        but deterministic.
 
         Args:
             graph: the query.
@@ -516,7 +516,7 @@ class GraphIndex:
         return np.concatenate(fulfilled)
 
     def _class_of(self, codes: Codes) -> Int[np.ndarray, " K"]:
-        """Class of each kind of edge in fingerprints; 0 if the layout does not know its label."""
+        """Class of each kind of edge in fingerprints; 0 if its label is not in the layout."""
         _, edge_label = codes.kinds()
         return np.where(edge_label < self._known_edge_labels, edge_label, 0)
 
@@ -668,15 +668,15 @@ class _Query:
             self.model, query, segment.packed, rows - self.first[number], limit, LARGEST, GLANCE,
             EFFORT, cost, lower, match,
         )  # fmt: skip
-        found = np.isfinite(cost)
+        matched = np.isfinite(cost)
         self.visited[rows] = True
-        self.hard[rows] = ~found & (lower <= limit + SLACK)
-        self.lower[rows] = np.where(found, cost, np.maximum(self.lower[rows], lower))
+        self.hard[rows] = ~matched & (lower <= limit + SLACK)
+        self.lower[rows] = np.where(matched, cost, np.maximum(self.lower[rows], lower))
         self.upper[rows] = np.minimum(self.upper[rows], cost)
-        self.exact[rows] = found
-        for k in np.flatnonzero(found).tolist():
+        self.exact[rows] = matched
+        for k in np.flatnonzero(matched).tolist():
             self.matchings[int(rows[k])] = match[k]
-        return int(found.sum())
+        return int(matched.sum())
 
     def search_long(self, row: int, limit: float, waiting: int) -> None:
         """Searches one graph for permutations up to a limit.

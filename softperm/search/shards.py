@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartReader:
-    """Parses shards; a function that processes and machines can be sent.
+    """Parses shards; a function that can be pickled for other processes and machines.
 
     Args:
         costs: of the index, which decide whether labels are compared.
@@ -219,7 +219,7 @@ class _Builder:
 
 
 def _with_codes(part: Part, codes: Codes) -> Packed:
-    """The graphs of a part with other codes, to which those of new labels are added."""
+    """The graphs of a part, recoded; new labels are added to ``codes``."""
     packed = part.packed
     for kind, own, other, rows in (
         ("vertex", part.codes.labels, codes.labels, packed.label),
@@ -240,7 +240,7 @@ def _with_codes(part: Part, codes: Codes) -> Packed:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of an index for each query: the k nearest graphs, or all within a radius."""
+    """The search to run for each query: the k nearest graphs, or all within a radius."""
 
     k: int = 10
     radius: float | None = None
@@ -248,14 +248,14 @@ class Question:
     time_limit: float | None = None
 
     def __call__(self, index: GraphIndex, graph: Any) -> SearchResult:
-        """The answer of an index."""
+        """Searches an index for one query."""
         options: dict[str, Any] = {"where": self.where, "time_limit": self.time_limit}
         if self.radius is None:
             return index.nearest(graph, self.k, **options)
         return index.within(graph, self.radius, **options)
 
     def merge(self, results: Sequence[SearchResult]) -> SearchResult:
-        """The answer of an index whose shares have given these answers."""
+        """The hits in the whole index, from the hits in each of its shares."""
         hits = sorted((hit for result in results for hit in result), key=lambda hit: hit.distance)
         undecided = [hit for result in results for hit in result.undecided]
         if self.radius is None:
@@ -268,11 +268,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Searcher:
-    """Answers queries for a share of an index; a function that machines can be sent.
+    """Answers queries for a share of an index; a function that can be pickled.
 
     Args:
         folder: of the index, which has the same path on all machines.
-        ask: what is asked.
+        ask: the search to run.
     """
 
     folder: Path
@@ -302,7 +302,7 @@ def search_shares(
     Args:
         folder: of the index; it must have the same path on all machines.
         graphs: the queries.
-        ask: what is asked.
+        ask: the search to run.
         shares: into how many shares to divide the files of the index, and number of tasks at the
             same time; by default a share for each file, and a task for each core.
         over: a function like :func:`softperm.parallel.map_on_ray`.

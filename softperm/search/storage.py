@@ -162,7 +162,7 @@ def without_removed(segment: Segment) -> Segment:
     packed = segment.packed
     vertices = _ranges(packed.ptr, rows)
     edges = _ranges(packed.edge_ptr, rows)
-    kept = Packed(
+    remaining = Packed(
         np.append(0, np.cumsum(np.diff(packed.ptr)[rows])),
         np.append(0, np.cumsum(np.diff(packed.edge_ptr)[rows])),
         packed.label[vertices],
@@ -170,7 +170,7 @@ def without_removed(segment: Segment) -> Segment:
         packed.kind[edges],
     )
     return Segment(
-        packed=compact(kept),
+        packed=compact(remaining),
         vectors=segment.vectors[rows],
         ids=_take(segment.ids, rows),
         columns={name: _take(values, rows) for name, values in segment.columns.items()},

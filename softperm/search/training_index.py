@@ -96,7 +96,7 @@ class NearestTrainingGraphs:
         size = len(_open(self.folder))
         if size < self.count:
             raise ValueError(
-                f"the model has {size} training graphs, but {self.count} nearest ones are wanted"
+                f"the model has {size} training graphs, but the {self.count} nearest were requested"
             )
 
     @property
@@ -114,10 +114,10 @@ class NearestTrainingGraphs:
 
     def __call__(self, graphs: Collection | None) -> list[np.ndarray]:
         """The columns for the graphs of an encoded collection."""
-        found = [self._nearest(graphs, i) for i in range(0 if graphs is None else len(graphs))]
+        nearest = [self._nearest(graphs, i) for i in range(0 if graphs is None else len(graphs))]
         columns = []
         for rank in range(self.count):
-            hits = [row[rank] for row in found]
+            hits = [row[rank] for row in nearest]
             columns.append(np.array([str(hit.id) for hit in hits], dtype=str))
             columns.append(np.array([hit.distance for hit in hits], dtype=np.float64))
             columns.append(np.array([hit.lower_bound for hit in hits], dtype=np.float64))
@@ -135,13 +135,13 @@ class NearestTrainingGraphs:
         result = index.nearest(query, self.count, time_limit=self.time_limit)
         hits = (*result.hits, *result.undecided)
         bounds = sorted(hit.lower_bound for hit in hits)[: self.count]
-        found = sorted(hits, key=lambda hit: (hit.distance, not hit.proven, hit.lower_bound))
-        found = [hit if np.isfinite(hit.distance) else _without_matching(index, query, hit)
-                 for hit in found[: self.count]]  # fmt: skip
-        found.sort(key=lambda hit: hit.distance)
+        nearest = sorted(hits, key=lambda hit: (hit.distance, not hit.proven, hit.lower_bound))
+        nearest = [hit if np.isfinite(hit.distance) else _without_matching(index, query, hit)
+                 for hit in nearest[: self.count]]  # fmt: skip
+        nearest.sort(key=lambda hit: hit.distance)
         return [
             replace(hit, lower_bound=bound, proven=hit.proven and bound >= hit.distance - SLACK)
-            for hit, bound in zip(found, bounds, strict=True)
+            for hit, bound in zip(nearest, bounds, strict=True)
         ]
 
 
@@ -155,5 +155,5 @@ def _without_matching(index: GraphIndex, query: Data, hit: Hit) -> Hit:
 
 @lru_cache(maxsize=1)
 def _open(folder: str) -> GraphIndex:
-    """The index of a run folder; a process that asks again gets the same."""
+    """The index of a run folder, cached in this process."""
     return GraphIndex.open(Path(folder) / FOLDER)

@@ -160,7 +160,7 @@ class VectorIndex:
         if new:
             raise ValueError(
                 f"{len(new):,} of {len(self.graphs):,} graphs of the index have no vector, the "
-                f"first is {new[0]!r}: update the vectors, as adding the graphs again does"
+                f"first is {new[0]!r}: add the graphs again to update the vectors"
             )
         if k < 1:
             raise ValueError(f"k is {k}; expected at least 1")
@@ -177,16 +177,16 @@ class VectorIndex:
             options["params"] = faiss.SearchParameters(sel=selector)
         query = self._transform([graph])
         squares, places = self._vectors.search(query, min(rerank or k, len(self)), **options)
-        found = [
+        candidates = [
             (self._ids[place], float(np.sqrt(max(square, 0.0))))
             for place, square in zip(places[0].tolist(), squares[0].tolist(), strict=True)
             if place >= 0
         ]
         if rerank:
-            names = [name for name, _ in found]
+            names = [name for name, _ in candidates]
             return self.graphs.nearest_among(graph, names, k, time_limit=time_limit)
         none = np.zeros((0, 2), np.int64)
-        hits = tuple(Hit(name, distance, 0.0, False, none) for name, distance in found)
+        hits = tuple(Hit(name, distance, 0.0, False, none) for name, distance in candidates)
         return SearchResult(hits, (), len(hits))
 
     def _transform(self, graphs: Sequence[Any]) -> np.ndarray:
@@ -235,10 +235,10 @@ class VectorIndex:
             if about.get("format") != FORMAT:
                 raise ValueError("another version wrote it")
             if json.loads(first)["checksum"] != zlib.crc32(body):
-                raise ValueError(f"{ABOUT} has another checksum than it names")
+                raise ValueError(f"{ABOUT} does not match its checksum")
             file = path / about["file"]
             if f"{zlib.crc32(file.read_bytes()):08x}.faiss" != file.name:
-                raise ValueError(f"{file.name} has another checksum than its name")
+                raise ValueError(f"{file.name} does not match the checksum in its name")
             if _model_checksum(path) != about["model"]:
                 raise ValueError("the model is not the one of the vectors")
             vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)

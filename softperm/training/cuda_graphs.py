@@ -121,11 +121,11 @@ class FixedShapeStep:
     """A captured step of one model that is called with the numbers of graphs.
 
     Args:
-        step: does not read tensors on the host.
+        step: the step; must not read tensors on the host.
         source: the collection on the host.
         graphs: the same collection on the device.
         batches: typical mini-batches, of which none is larger than the first.
-        margin: factor on the numbers of vertices and edges of the largest of them.
+        margin: factor on the numbers of vertices and edges of the largest mini-batch.
         restored: tensors that the step changes in place; the capture restores their values.
     """
 

@@ -1,4 +1,4 @@
-"""What a training learns from: graphs with targets, the split, and mini-batches on a device.
+"""Data for training: graphs with targets, the split, and mini-batches on a device.
 
 One model is trained on mini-batches of their own size, which :class:`BatchLoader` puts on the
 device. A collection that fits there is copied once, and mini-batches are cut from it on the device.
@@ -55,7 +55,7 @@ class TrainingData:
         target_shape: shape of one graph's target as users see it: ``()``, or ``(T,)``.
         molecules: ``ogb`` or ``qm9`` if atoms and bonds carry the features of these datasets.
         unit: of the targets, where known.
-        content: SHA-256 of graphs and targets, where the source knows it.
+        content: SHA-256 of graphs and targets, if known.
         weight: of each graph in the loss; 1 by default.
     """
 
@@ -103,7 +103,7 @@ class TrainingData:
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that are not at their default, and what is no setting."""
+    """The settings that differ from their defaults, and all values that are not settings."""
     usual = defaults(type(settings))
     values = asdict(settings)  # type: ignore[call-overload]
     return {k: v for k, v in values.items() if k not in usual or v != usual[k]}
@@ -354,7 +354,7 @@ class BatchShape:
 
     @classmethod
     def of(cls, vertices: int, edges: int, graph: int) -> BatchShape:
-        """The shape for so many vertices, an empty one, and the padding vertex."""
+        """The shape for ``vertices`` vertices, an empty one, and the padding vertex."""
         return cls(-(-(vertices + 2) // SHARE) * SHARE - 1, edges, graph)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Random forests on summaries of graphs, beside a network or in its place.
+"""Random forests on summaries of graphs, in addition to a network or in its place.
 
 scikit-learn grows the trees. They are kept and saved as plain arrays, which a compiled kernel
 reads, so that a model folder holds no pickle and prediction does not need scikit-learn.
@@ -213,7 +213,7 @@ class GraphForest:
     """Random forests that read different summaries of a graph, and their weighted mean.
 
     - ``everything``: sizes, counts of Weisfeiler–Leman colours, quantiles of the features and
-      attributes of vertices (see :func:`summarise`), and the aligned vector if wanted;
+      attributes of vertices (see :func:`summarise`), and the aligned vector if requested;
     - ``colours``: sizes and counts of colours;
     - ``counts``: counts of labels and degrees (see :func:`count_table`).
 
@@ -259,7 +259,7 @@ class GraphForest:
 
         Args:
             graphs: all graphs, with the structural features of the network.
-            index: the training graphs; no others are looked at.
+            index: the training graphs; other graphs are not read.
             y: targets of all graphs, (B,) or (B, T); a missing one (NaN) counts as the mean of
                 those that are there, or as 0.
             task: of the targets.
@@ -370,7 +370,7 @@ class GraphForest:
         return replace(self, network_share=float(shares[0]))
 
     def config(self) -> dict[str, Any]:
-        """Everything but the trees, as JSON values."""
+        """Everything except the trees, as JSON values."""
         return {
             "colours": self.colours.to_config(),
             "columns": self.columns,
@@ -568,7 +568,7 @@ def _least_squares(
 
 
 def _network_share(task: Task, weigh: bool) -> float:
-    """The share of a network beside forests, without evidence.
+    """The share of a network in the mean with forests, without evidence.
 
     It counts as much as each of the forests. In a regression, where networks are much better than
     forests, it counts as much as all of them.
@@ -592,7 +592,7 @@ def _rows(
     align: Align | None,
     most_degree: int | None = None,
 ) -> Float[np.ndarray, "b columns"]:
-    """What the trees read of each of the chosen graphs."""
+    """The inputs of the trees, one row for each of the chosen graphs."""
     rows: np.ndarray | None = None
     done = 0
     for part in index.split(_AT_ONCE):
@@ -602,12 +602,12 @@ def _rows(
             parts.append(align(graphs, part))
         if most_degree is not None:
             parts.append(count_table(chosen, most_degree))
-        found = np.concatenate(parts, axis=1, dtype=np.float32)
+        block = np.concatenate(parts, axis=1, dtype=np.float32)
         if rows is None:
             if len(part) == len(index):
-                return found
-            rows = spacious((len(index), found.shape[1]), np.float32)
-        rows[done : done + len(part)] = found
+                return block
+            rows = spacious((len(index), block.shape[1]), np.float32)
+        rows[done : done + len(part)] = block
         done += len(part)
     return np.empty((0, 0), np.float32) if rows is None else rows
 
@@ -627,7 +627,7 @@ def _columns_of(
 
 
 def summarise(graphs: Collection, colours: ColourVocabulary) -> Float[np.ndarray, "B columns"]:
-    """What can be said of a graph without alignment, as numbers that do not depend on numbering.
+    """A summary of each graph without alignment, invariant under renumbering of its vertices.
 
     Its number of vertices and edges, density, counts of colours, and mean, standard deviation and
     quantiles of every structural feature, vertex attribute, edge attribute and edge weight.

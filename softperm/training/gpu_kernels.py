@@ -18,7 +18,7 @@ from softperm.jit import gpu_kernel
 from softperm.training.data import Layout
 
 BLOCK = 1024  # parameters that one program updates
-LARGE = 4096  # gradients of at least so many columns are not copied together with others
+LARGE = 4096  # gradients of at least this many columns are not copied together with others
 PLACES = 256  # places for vertices or edges that one program fills
 NUMBERS = 1024  # numbers that one program copies
 
@@ -157,7 +157,7 @@ def _edges_kernel(
 def _rows_kernel(
     table, item, out, fill, count, F, width, NUMBERS: tl.constexpr
 ):  # fmt: skip
-    """Program j: the j-th block of the numbers of all rows, F of them in a row of ``width``."""
+    """Program j copies the j-th block of entries of all rows, F of ``width`` in each row."""
     j = tl.program_id(0).to(tl.int64) * NUMBERS + tl.arange(0, NUMBERS)
     place, f = j // F, j % F
     inside = place < count
@@ -171,7 +171,7 @@ def _rows_kernel(
 def _one_hot_kernel(
     codes, item, out, count, columns, size, width, NUMBERS: tl.constexpr
 ):  # fmt: skip
-    """Program j: the j-th block of the numbers of all one-hot vectors of one column of codes."""
+    """Program j writes the j-th block of entries of the one-hot vectors of one column of codes."""
     j = tl.program_id(0).to(tl.int64) * NUMBERS + tl.arange(0, NUMBERS)
     place, f = j // size, j % size
     inside = place < count

@@ -82,7 +82,7 @@ class Epoch:
 
 
 class EpochTracker:
-    """The policy for best epochs, early stopping and learning rates, of M models trained in step.
+    """The policy for best epochs, early stopping and learning rates, of M models trained together.
 
     The loop updates a tracker after each epoch. Its state are tensors that are updated in place
     without waiting for the host, so that an update can be part of a CUDA graph.
@@ -212,8 +212,8 @@ class EpochTracker:
         if self.validated and bool(undefined.any()):
             owner = f" of model {int(undefined.int().argmax())}" if len(undefined) > 1 else ""
             raise ValueError(
-                f"the validation graphs{owner} do not define a {metric} (too few answers of each "
-                "kind): hold out more graphs, or choose criterion loss"
+                f"the validation graphs{owner} do not define a {metric} (too few targets of each "
+                "class): hold out more graphs, or choose criterion loss"
             )
 
     def curve(self, model: int, seconds: Sequence[float]) -> tuple[Epoch, ...]:
@@ -327,7 +327,7 @@ def fit(
     if validation is not None and not len(validation):
         validation = None
     check_validation(validation, config)
-    train, validation = _weighted(config.class_weight, task, train, validation)
+    train, validation = _with_class_weights(config.class_weight, task, train, validation)
     processes = OneDevice(device) if isinstance(device, torch.device | str) else device
     with (
         lost_peers_reported(processes),
@@ -369,8 +369,8 @@ def check_validation(validation: Examples | None, config: TrainingConfig) -> Non
         for name in ("patience", "decay"):
             if getattr(config, name) is not None:
                 raise ValueError(
-                    f"{name} counts epochs by the figures of validation graphs, and there are "
-                    f"none: hold some out, or set {name} to None"
+                    f"{name} needs validation graphs, and there are none: hold some out, or set "
+                    f"{name} to None"
                 )
         return
     y = validation.y[validation.index]
@@ -378,10 +378,10 @@ def check_validation(validation: Examples | None, config: TrainingConfig) -> Non
         raise ValueError("no validation graph has a target: hold out more graphs, or others")
 
 
-def _weighted(
+def _with_class_weights(
     class_weight: object, task: Task, train: Examples, validation: Examples | None
 ) -> tuple[Examples, Examples | None]:
-    """Both parts with the weights of classes, which are learnt from the training graphs."""
+    """Multiplies the graphs' weights in the loss by class weights, from the training graphs."""
     if class_weight is None:
         return train, validation
     index = train.index.cpu()
@@ -396,7 +396,7 @@ def _weighted(
 def stop_requests(
     checkpoint: Path | None, interrupted: Callable[[], bool] | None = None
 ) -> AbstractContextManager[Callable[[], bool]]:
-    """The function that tells a loop whether to stop; see the module's docstring.
+    """The function that returns whether a loop must stop; see the module's docstring.
 
     Args:
         checkpoint: file in which the training can be saved, if any.
@@ -439,11 +439,11 @@ class Control:
 
     Args:
         processes: the processes.
-        interrupted: whether this process was asked to stop.
+        interrupted: returns whether this process received a stop request.
         max_time: seconds after which training stops; None for no limit.
 
     Attributes:
-        interrupted: whether a process was asked to stop.
+        interrupted: whether any process received a stop request.
         stop: whether to stop, because of an interruption or the time limit.
         save_due: whether the last checkpoint is old.
     """
@@ -454,7 +454,7 @@ class Control:
         interrupted: Callable[[], bool],
         max_time: float | None,
     ) -> None:
-        self.processes, self.asked_to_stop = processes, interrupted
+        self.processes, self.stop_requested = processes, interrupted
         self.end = math.inf if max_time is None else time.monotonic() + max_time
         self.interrupted = self.stop = self.save_due = False
         self.next_save = time.monotonic() + SAVE_EVERY_SECONDS
@@ -471,16 +471,16 @@ class Control:
         """
         now = time.monotonic()
         clock = self.processes.is_global_zero
-        flags = [self.asked_to_stop(), clock and now > self.end, clock and now > self.next_save]
+        flags = [self.stop_requested(), clock and now > self.end, clock and now > self.next_save]
         if self.processes.world_size == 1:
             values = torch.stack(list(losses)).tolist() if losses else []
         else:
             device = self.processes.device
-            said = torch.tensor(flags, dtype=torch.float64, device=device)
-            said = torch.cat([*(loss.double().view(1) for loss in losses), said])
-            torch.distributed.all_reduce(said)
-            *values, asked, over, save = said.tolist()
-            flags = [asked > 0, over > 0, save > 0]
+            sums = torch.tensor(flags, dtype=torch.float64, device=device)
+            sums = torch.cat([*(loss.double().view(1) for loss in losses), sums])
+            torch.distributed.all_reduce(sums)
+            *values, interrupted, over, save = sums.tolist()
+            flags = [interrupted > 0, over > 0, save > 0]
         self.interrupted, over, self.save_due = flags
         self.stop = self.interrupted or over
         return values
@@ -499,7 +499,7 @@ class Training(ABC):
     """A training that the loop runs, saves and resumes.
 
     Attributes:
-        processes: the processes that take part.
+        processes: the processes of the training.
         config: settings.
         tracker: selects best epochs and learning rates.
         epoch: number of finished epochs.
@@ -764,7 +764,7 @@ class OneModel(Training):
                 raise FloatingPointError(
                     f"the training loss became {value} in {self.place}: lower learning_rate (now "
                     f"{self.config.learning_rate}) or scale attributes and weights; the last "
-                    "checkpoint, if there is one, is from before"
+                    "checkpoint, if any, is from before that"
                 )
             loss = torch.tensor([value], dtype=torch.float64)
             self.tracker.add(loss, torch.tensor([graphs]))

@@ -354,7 +354,7 @@ def reads_smiles(estimator: Any) -> bool:
 def encode_smiles(
     kind: str | None, smiles: Sequence[str], vocabulary: Vocabulary
 ) -> tuple[Collection | None, dict[int, str]]:
-    """Molecules laid end to end, and the problem of each that cannot be read by its position.
+    """Concatenated molecules, and the problem of each unreadable one, by position.
 
     Args:
         kind: ``ogb`` or ``qm9`` for the features of these datasets; None for the labels of SMILES.
@@ -392,7 +392,7 @@ def choose_task(task: str, file: GraphFile | MappedFile) -> str:
     """The task to learn from a file's targets.
 
     ``auto`` takes strings, class labels of TUDataset files and at most 20 distinct whole numbers
-    for classes, several columns of 0 and 1 for yes-or-no answers, and other numbers for regression.
+    for classes, several columns of 0 and 1 for binary targets, and other numbers for regression.
 
     Raises:
         ValueError: the targets do not fit the task.
@@ -438,7 +438,7 @@ def describe_task(task: str, file: GraphFile | MappedFile) -> str:
 
 
 def describe_fields(vocabulary: Vocabulary) -> str:
-    """What vertices and edges carry besides structure, in one line.
+    """The labels, attributes and weights of vertices and edges, in one line.
 
     Example:
         ``vertex labels op (4 values), edge weights``

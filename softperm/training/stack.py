@@ -56,7 +56,7 @@ from softperm.training.tasks import (
 MOST_SHAPES = 8  # for which a step is captured
 CAPTURE_SECONDS = 1.0  # that a capture takes
 PLACES_PER_SECOND = 1e8  # vertices and edges on which a GPU trains in a second
-ROW = 32  # rows of parameters are a multiple of so many numbers long, for wide loads
+ROW = 32  # row lengths of parameters are multiples of this, for wide loads
 
 
 def fit_stack(
@@ -216,11 +216,11 @@ class Stack(Training):
         return torch.stack(known).to(self.flat) if known else None
 
     def _trained(self) -> dict[str, Tensor]:
-        """What training changes in the networks: parameters as one matrix, and each buffer."""
+        """The tensors that training changes: parameters as one matrix, and each buffer."""
         return {"": self.flat, **self.buffers}
 
     def _chosen(self) -> dict[str, Tensor]:
-        """What is validated and returned: as :meth:`_trained`, with the average if there is one."""
+        """The tensors to validate and return: :meth:`_trained`, averaged if there is an average."""
         return {"": self.flat if self.average is None else self.average, **self.buffers}
 
     def _capture_steps(
@@ -365,7 +365,7 @@ class Stack(Training):
         self.validate.release()
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Everything that training changes besides the tracker, by name."""
+        """All tensors that training changes, except the tracker's, by name."""
         groups = {"trained": self._trained(), "best": self.best, "adam": self.adam.tensors()}
         if self.average is not None:
             groups["average"] = {"": self.average}
@@ -449,7 +449,7 @@ class StackedEpochs:
 
 
 def capture_worth(places: float, device: torch.device) -> float:
-    """The time of a capture as a share of that of a training with so many places in all steps."""
+    """The time of a capture as a share of a training with ``places`` places in all steps."""
     if device.type != "cuda":
         return 0.0
     return CAPTURE_SECONDS * PLACES_PER_SECOND / max(places, 1.0)
@@ -511,7 +511,7 @@ def stacked_outputs(
 
 
 def as_rows(tensors: Iterable[Float[Tensor, "M ..."]]) -> Float[Tensor, "M K"]:
-    """All numbers of each model in one row, padded with zeros."""
+    """The entries of all tensors of each model in one row, padded with zeros."""
     flat = torch.cat([t.detach().reshape(len(t), -1) for t in tensors], dim=1)
     return pad(flat, (0, -flat.shape[1] % ROW))
 
@@ -583,7 +583,7 @@ class StackedAdam:
         over_ranges(_adam_rows, len(gradient), 16 * gradient.numel(), *arrays, constants)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that a step changes besides the parameters, by name."""
+        """All tensors that a step changes, except the parameters, by name."""
         return {"steps": self.steps, "mean": self.mean, "square": self.square}
 
 

@@ -18,7 +18,7 @@ from softperm.data.collection import Collection
 from softperm.errors import GraphError
 
 METRICS = {"ogbg-molpcba": "average_precision"}
-"""Metric of yes-or-no answers for each dataset that does not use ROC-AUC."""
+"""Metric of binary targets for each dataset that does not use ROC-AUC."""
 
 MOST_KINDS = 1024  # of edges that a linear fit counts
 MOST_FITTED = 50_000  # graphs to which a linear fit is fitted
@@ -223,7 +223,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class MultiLabel:
-    """Several yes-or-no questions per graph, some unanswered: binary cross-entropy.
+    """Several binary targets per graph, some unknown: binary cross-entropy.
 
     Attributes:
         labels: how many questions.
@@ -565,7 +565,7 @@ def weight_array(sample_weight: Any, count: int) -> Tensor | None:
 
 
 def class_array(y: Any, count: int) -> np.ndarray:
-    """Classes, or a matrix of yes-or-no answers; a matrix of one column is one class per graph."""
+    """Classes, or a matrix of binary targets; a matrix of one column is one class per graph."""
     values = target_array(y, count)
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 

@@ -105,8 +105,8 @@ def test_odd_graphml_is_refused(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"nodes": [], "nodes": [{"id": 0}], "links": []}', "the key 'nodes' stands twice"),
-        ('{"nodes": [{"id": 0, "label": "C", "label": "N"}], "links": []}', "the key 'label' st"),
+        ('{"nodes": [], "nodes": [{"id": 0}], "links": []}', "the key 'nodes' appears twice"),
+        ('{"nodes": [{"id": 0, "label": "C", "label": "N"}], "links": []}', "the key 'label' ap"),
         ('{"nodes": [{"id": 0, "label": "\\ud800"}], "links": []}', "surrogates not allowed"),
         ('{"nodes": [], "links": ' + "[" * 100_000, "it is not JSON"),
         (

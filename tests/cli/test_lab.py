@@ -110,7 +110,7 @@ def test_evaluate_gives_numbers_as_json(evaluated):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "say what to compare on"),
+        ((), "no graphs to compare on"),
         (("--data", "a.zip", "--dataset", "MUTAG"), "give one"),
         (("--recipe", "tu-table", "--dataset", "NOPE"), "recipe tu-table has no dataset NOPE"),
         (("--recipe", "none-such"), "no recipe is called none-such"),

@@ -231,7 +231,7 @@ def test_a_model_without_an_index_of_its_training_graphs_says_so(run, trained, d
     assert "has no training.index" in done.output
     done = run_command("predict", folder, file, "--out", tmp_path / "p.csv", "--nearest", 21)
     assert done.exit_code == 2
-    assert "the model has 20 training graphs, but 21 nearest ones are wanted" in done.output
+    assert "the model has 20 training graphs, but the 21 nearest were requested" in done.output
 
 
 def nearest_rows(path: Path) -> list[dict[str, str]]:

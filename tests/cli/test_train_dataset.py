@@ -320,7 +320,7 @@ def test_settings_reach_the_training(root, tmp_path, monkeypatch):
         (("qm9", "--target", "U9"), "set target to those to learn, not 'U9'"),
         (("ogbg-molx",), "expected one of ogbg-molhiv, ogbg-molpcba"),
         (("qm9", "--max-time", "soon"), "--max-time must be a time span such as 90s"),
-        (("qm9", "--head-hidden", "a"), "--head-hidden must be whole numbers with commas"),
+        (("qm9", "--head-hidden", "a"), "--head-hidden must be whole numbers separated"),
         (("qm9", "--ema", 2), "ema must be a number between 0 and 1"),
         (("qm9", "--precision", "16-mixed"), "precision 16-mixed needs a GPU"),
     ],

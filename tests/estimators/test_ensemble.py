@@ -97,5 +97,5 @@ def test_settings_of_one_network_alone_are_refused():
     with pytest.raises(ValueError, match="clip is not supported when models are trained in"):
         PiGNNClassifier(**FAST, ensemble=2, clip=1.0).fit(GRAPHS, KIND)
     settings = {**FAST, "validation_fraction": 0.0, "patience": 2}
-    with pytest.raises(ValueError, match="patience counts epochs by the figures of validation"):
+    with pytest.raises(ValueError, match="patience needs validation graphs"):
         PiGNNClassifier(**settings, ensemble=2).fit(GRAPHS, KIND)

@@ -101,7 +101,7 @@ def test_training_stops_when_patience_ends_and_goes_back_to_the_best_epoch():
 
 
 def test_patience_without_validation_graphs_is_refused():
-    with pytest.raises(ValueError, match="patience counts epochs by the figures of validation"):
+    with pytest.raises(ValueError, match="patience needs validation graphs"):
         PiGNNClassifier(**{**FAST, "patience": 3, "validation_fraction": 0.0}).fit(GRAPHS, Y)
 
 

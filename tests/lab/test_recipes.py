@@ -184,7 +184,7 @@ def test_published_numbers_are_those_of_the_paper(data_root):
         ("settings = 'x'", "settings must be a table; got 'x'"),
         ("grid = 3", "grid must be a table, or a list of tables; got 3"),
         ("defaults = 'mine'", "defaults must be one of paper, estimators; got 'mine'"),
-        ("[training]\nepochs = []", "training.epochs is a choice among no values"),
+        ("[training]\nepochs = []", "training.epochs is an empty list"),
         ("title = ", "cannot be read as a recipe"),
     ],
 )

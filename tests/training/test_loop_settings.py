@@ -374,5 +374,5 @@ def test_settings_out_of_range_are_refused(wrong, message):
 
 
 def test_decay_needs_graphs_that_are_held_out():
-    with pytest.raises(ValueError, match="decay counts epochs by the figures of validation graphs"):
+    with pytest.raises(ValueError, match="decay needs validation graphs, and there are none"):
         fit(network(), TASK, TRAIN, replace(SETTINGS, decay=0.5))

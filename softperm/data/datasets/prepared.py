@@ -113,7 +113,7 @@ class Prepared:
     Args:
         path: its folder.
         schema: names and counts.
-        arrays: the arrays by name. They are backed by the files, read when touched and shared
+        arrays: the arrays by name. They are backed by the files, read on access and shared
             between processes; writing into one changes this process's copy, never the file.
         digests: SHA-256 of each array's bytes.
     """
@@ -133,8 +133,8 @@ class Prepared:
 
     def damaged_arrays(self) -> list[str]:
         """The names of the arrays whose bytes differ from those that were written."""
-        found = thread_pool().map(_digest, self.arrays.values())
-        pairs = zip(self.arrays, found, strict=True)
+        digests = thread_pool().map(_digest, self.arrays.values())
+        pairs = zip(self.arrays, digests, strict=True)
         return [name for name, digest in pairs if digest != self.digests[name]]
 
 
@@ -252,7 +252,7 @@ def open_prepared(folder: Path, verify: bool = True) -> Prepared:
             raise ValueError(f"it has format {manifest['format']}, this version reads {FORMAT}")
         status = [str(manifest.pop("sha256", ""))]
         if status[0] != _manifest_digest(manifest):
-            raise ValueError(f"{MANIFEST} is not as it was written")
+            raise ValueError(f"{MANIFEST} has changed since it was written")
         arrays = {
             name: _map_array(folder / f"{name}.npy", entry, status)
             for name, entry in manifest["arrays"].items()
@@ -269,7 +269,7 @@ def open_prepared(folder: Path, verify: bool = True) -> Prepared:
 
 
 def _verify(prepared: Prepared, status: str) -> None:
-    """Raise ValueError if an array is not as it was written; skipped if it was verified before.
+    """Raise ValueError if an array changed after it was written; skipped if verified before.
 
     Args:
         prepared: the mapped dataset.
@@ -294,7 +294,7 @@ def _verify(prepared: Prepared, status: str) -> None:
 
 
 def _check_offsets(arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise ValueError if an array has not the rows that its offsets describe."""
+    """Raise ValueError if an array does not have the rows that its offsets describe."""
     rows = {}
     for name, members in _ROWS.items():
         if name not in arrays:
@@ -306,7 +306,7 @@ def _check_offsets(arrays: Mapping[str, np.ndarray]) -> None:
         rows |= dict.fromkeys(("classes", "values"), (ptr.size - 1, name))
     for name, (count, by) in rows.items():
         if name in arrays and arrays[name].shape[name == "edge_index"] != count:
-            raise ValueError(f"{name} has not the {count} rows that {by} describes")
+            raise ValueError(f"{name} does not have the {count} rows that {by} describes")
 
 
 _ROWS = {
@@ -352,7 +352,7 @@ def _map_array(path: Path, entry: Mapping[str, Any], status: list[str]) -> np.nd
     with path.open("rb") as stream:
         stat = os.fstat(stream.fileno())
         if stream.read(start) != header:
-            raise ValueError(f"{path.name} is another array than the manifest describes")
+            raise ValueError(f"{path.name} is not the array that the manifest describes")
         if stat.st_size != start + dtype.itemsize * math.prod(shape):
             raise ValueError(f"{path.name} is cut short")
         times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"
@@ -480,8 +480,8 @@ class Recipe:
 def prepare(recipe: Recipe, store: Store, progress: Report = silent) -> Prepared:
     """Open a prepared dataset, after preparing it if needed.
 
-    The folder's name contains :attr:`Recipe.key`, so a change of code, options or raw data leads to
-    another folder, and the versions of the libraries that prepared it. If these are not installed,
+    The folder's name contains :attr:`Recipe.key`, which changes with code, options and raw data,
+    and the versions of the libraries that prepared it. If these libraries are not installed,
     a folder that was prepared elsewhere and copied here is used. A folder is written under another
     name and renamed when complete; a second process that needs it waits for the first.
 

@@ -85,7 +85,7 @@ def edge_counts(dataset: Dataset) -> Int[Tensor, " B"]:
 
 def compare(dataset: Dataset) -> tuple[Comparison, ...]:
     """Compare a dataset's numbers with the paper's."""
-    found = asdict(statistics_of(dataset))
+    ours = asdict(statistics_of(dataset))
     paper: dict[str, float | int | None] = {}
     digits = 2
     if dataset.name in PUBLISHED:
@@ -96,7 +96,7 @@ def compare(dataset: Dataset) -> tuple[Comparison, ...]:
         digits = 1
     comparisons = []
     for name in (f.name for f in fields(Statistics)):
-        value, published = found[name], paper.get(name)
+        value, published = ours[name], paper.get(name)
         value = round(value, digits) if isinstance(value, float) else value
         differs = name in paper and value != published
         note = EXPLANATIONS.get((dataset.name, name), "not explained") if differs else ""

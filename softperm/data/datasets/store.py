@@ -157,8 +157,8 @@ def download(
 ) -> None:
     """Download ``url`` to ``target``.
 
-    Bytes are collected in ``target.part``. What an interrupted download left there is continued
-    with a range request if the server still has the same version. The finished file gets its name
+    Bytes are collected in ``target.part``. An interrupted download is resumed with
+    a range request if the server still has the same version. The finished file gets its name
     in one step, and ``target.json`` records its address and SHA-256.
 
     Args:
@@ -196,8 +196,8 @@ def _give_up_or_wait(url: str, error: OSError | HTTPException, attempt: int, wai
     reason = getattr(error, "reason", None) or error
     final = isinstance(reason, socket.gaierror | ssl.SSLCertVerificationError)  # offline, or forged
     if final or attempt + 1 == _ATTEMPTS:
-        said = str(reason) or type(reason).__name__
-        raise Unreachable(f"{url} cannot be reached ({said})") from error
+        detail = str(reason) or type(reason).__name__
+        raise Unreachable(f"{url} cannot be reached ({detail})") from error
     time.sleep(wait * 2**attempt)
 
 
@@ -270,16 +270,16 @@ def _version(answer: HTTPResponse) -> str:
 
 def _finish(url: str, part: Path, target: Path, sha256: str | None) -> None:
     with part.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     note = part.with_name(part.name + ".json")
-    if sha256 is not None and found != sha256:
+    if sha256 is not None and digest != sha256:
         part.unlink()
         note.unlink(missing_ok=True)
         raise ValueError(
-            f"{url} holds other content than expected (SHA-256 {found}, expected {sha256}) and was "
-            "discarded; get it from a source you trust and put it in your data root"
+            f"{url} holds other content than expected (SHA-256 {digest}, expected {sha256}) and "
+            "was discarded; get it from a source you trust and put it in your data root"
         )
-    record = {"url": url, "sha256": found, "bytes": part.stat().st_size}
+    record = {"url": url, "sha256": digest, "bytes": part.stat().st_size}
     write_atomically(record_of(target), json.dumps(record, indent=1) + "\n")
     note.unlink(missing_ok=True)
     put_in_place(part, target)

@@ -28,7 +28,7 @@ def tu_recipe(entry: Entry, path: Path, symmetrise: bool, downloaded: bool) -> R
         entry: the dataset.
         path: the folder or zip archive with its text files.
         symmetrise: see :func:`softperm.data.formats.tu.read_tu`.
-        downloaded: whether the files were downloaded, and must be the known ones.
+        downloaded: whether the files were downloaded, and must have the known checksums.
     """
 
     def read(progress: Report) -> RawData:

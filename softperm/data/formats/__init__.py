@@ -75,7 +75,7 @@ def read_graphs(
             table with a SMILES column (targets are its other columns); JSON Lines of node-link
             graphs; Parquet with SMILES or edge lists; a folder of files of one of these formats; a
             folder of GraphML files, or one of them.
-        target: the targets to read; None means all of the file, which may be none.
+        target: the targets to read; None means all targets of the file, if any.
         smiles_column: the column of SMILES in a table; by default ``smiles``, in any case.
         symmetrise: whether to treat directed edges as undirected.
         skip_empty: whether to leave out graphs without vertices; otherwise a warning counts them.
@@ -94,10 +94,10 @@ def read_graphs(
     target = [target] if isinstance(target, str) else target
     records: list[Record] = []
     graphs, removed, cells, classes = [], [], False, ()
-    found = read_shards(
+    source = read_shards(
         path, smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise
     )
-    with closing(found) as shards:
+    with closing(source) as shards:
         for shard in shards:
             cells, classes = shard.cells, shard.class_targets
             rows = list(shard.read())

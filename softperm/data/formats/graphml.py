@@ -122,7 +122,7 @@ def _files_by_suffix(names: list[str]) -> dict[tuple[str, ...], list[str]]:
 
 
 def _matching(path: tuple[str, ...], by_suffix: dict[tuple[str, ...], list[str]]) -> list[str]:
-    """The files that a row of the table may name, by as many of its folders as exist here."""
+    """The files that a row of the table may refer to, by the longest matching end of its path."""
     for k in range(len(path)):
         matches = by_suffix.get(path[k:], [])
         exact = [name for name in matches if _path(name) == path[k:]]

@@ -55,12 +55,12 @@ def _parse(line: bytes) -> tuple[RawGraph, dict[str, Target]]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; ValueError if a key stands there twice, of which only one would count."""
+    """An object; ValueError if a key appears twice, of which only one would count."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for k, name in enumerate(names) if name in names[:k])
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        raise ValueError(f"the key {twice!r} appears twice in one object")
     return content
 
 

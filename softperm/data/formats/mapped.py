@@ -70,7 +70,7 @@ _CODE = sorted(Path(__file__).parents[1].rglob("*.py"))  # any of them may chang
 
 
 class Texts(Sequence[str]):
-    """Strings in mapped arrays, decoded when asked for.
+    """Strings in mapped arrays, decoded when read.
 
     Args:
         content: UTF-8 of all strings, end to end.
@@ -98,10 +98,10 @@ class Texts(Sequence[str]):
 
 @dataclass(frozen=True)
 class MappedFile:
-    """The graphs of a file in mapped arrays; what a :class:`GraphFile` holds in memory.
+    """The graphs of a file in memory-mapped arrays, with the same content as a :class:`GraphFile`.
 
-    The graphs are encoded by ``vocabulary``. Of several targets that are whole numbers, the values
-    are floats. ``content`` is the SHA-256 of the prepared arrays.
+    The graphs are encoded by ``vocabulary``. If there are several targets, whole numbers are
+    stored as floats. ``content`` is the SHA-256 of the prepared arrays.
     """
 
     graphs: Collection
@@ -158,10 +158,10 @@ class PartWorker:
         about |= {"rows": len(rows), "graphs": len(records), "problems": listed}
         about |= {"targets": names, "kinds": kinds, "cells": shard.cells}
         about |= {"vocabulary": vocabulary.to_config(), "classes": shard.class_targets}
-        content, beside = self.files(shard.number)
+        content, details = self.files(shard.number)
         with appearing(content) as stream:  # a worker of a killed process may still write the same
             np.savez(stream, **arrays)  # type: ignore[arg-type]
-        write_atomically(beside, json.dumps(about))
+        write_atomically(details, json.dumps(about))
         return shard.number
 
     def _graphs(
@@ -237,12 +237,12 @@ def _numbers(
 ) -> tuple[list[str], np.ndarray, list[str]]:
     """The targets as floats (b, T), NaN where missing; and of each column what it holds.
 
-    The kind of a column is made of the letters ``w`` (words, or numbers that floats would round:
+    The kind of a column consists of the letters ``w`` (words, or numbers that floats would round:
     the values do not count), ``n`` (numbers), ``f`` (some of them not whole), ``g`` (gaps),
-    ``m`` (a word such as NA that stands for a gap).
+    ``m`` (a word such as NA that marks a gap).
     """
-    found = dict.fromkeys(name for record in records for name in record.targets)
-    names = list(found) if target is None else list(target)
+    present = dict.fromkeys(name for record in records for name in record.targets)
+    names = list(present) if target is None else list(target)
     values = np.full((len(records), len(names)), np.nan)
     kinds = []
     for c, name in enumerate(names):
@@ -334,10 +334,10 @@ def prepare_file(
 
     The graphs, targets and names are those of :func:`softperm.data.formats.read_graphs` with the
     same arguments. Unless ``strict``, a row that cannot be read is left out. Work is divided among
-    ``processes``, one for each core by default, in parts of so many ``rows``.
+    ``processes``, one for each core by default, in parts of ``rows`` rows.
 
     Raises:
-        ValueError: the file cannot be used, or a tenth of its rows cannot.
+        ValueError: the file cannot be used, or more than a tenth of its rows cannot be read.
     """
     columns = {"smiles_column": smiles_column}
     open_shards = partial(read_shards, path, **columns, symmetrise=symmetrise, rows=rows)
@@ -388,7 +388,7 @@ def _write_parts(
     progress: Report,
     processes: int | None,
 ) -> int:
-    """Writes the parts that are missing; returns the number of all."""
+    """Writes the missing parts; returns the number of all parts."""
     shares: list[float] = []
     read = graphs = 0
 
@@ -453,7 +453,7 @@ def _join(worker: PartWorker, numbers: range, path: str, folder: Path) -> None:
 
 
 def _kinds(abouts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[list[str]]:
-    """What each target holds in each part; a part without it has gaps."""
+    """The kind of each target in each part; a part without the target has gaps."""
     known = [dict(zip(about["targets"], about["kinds"], strict=True)) for about in abouts]
     sizes = [about["graphs"] for about in abouts]
     parts = list(zip(known, sizes, strict=True))
@@ -639,7 +639,7 @@ def _reread(
                     for name, column in read.items():
                         column.append(row.targets.get(name))
     if k < len(places):
-        raise ValueError(f"{path} has changed while it was read: {places[k]} is not there any more")
+        raise ValueError(f"{path} has changed while it was read: {places[k]} no longer exists")
     try:
         return {
             name: as_column(parse_cells([str(c) for c in column]) if cells else column)

@@ -185,7 +185,7 @@ def _parts(
 
 
 class _Files:
-    """Opens the files of a source one after the other, and knows how much of them is read."""
+    """Opens the files of a source one after the other, and measures the share that is read."""
 
     def __init__(self, source: Archive | _OneFile, path: Path, names: list[str]) -> None:
         self.source, self.path, self.names = source, path, names
@@ -278,7 +278,7 @@ def _cut(
     rows: int,
     quotes: bool,
 ) -> Iterator[Callable[[], Iterator[Record | Unreadable]]]:
-    """Cuts a text after so many lines, but not within a quoted cell of a table."""
+    """Cuts a text after every ``rows`` lines, but not within a quoted cell of a table."""
     lines: list[bytes] = []
     size = opened = 0
     for line in _lines(stream, name, first):
@@ -334,7 +334,7 @@ _DECOMPRESS: dict[str, Callable[..., Any]] = {
 
 
 def _ending(name: str) -> str:
-    """The ending of a file's name that tells its format, without that of a compression."""
+    """The extension that determines a file's format, without that of a compression."""
     path = PurePosixPath(name.lower())
     return path.with_suffix("").suffix if path.suffix in _DECOMPRESS else path.suffix
 

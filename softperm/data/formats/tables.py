@@ -30,7 +30,7 @@ class Record:
         where: its place in the file, with which error messages begin: ``mols.csv line 12``.
         id: a name for people: its SMILES, its file, its line number.
         graph: the SMILES, the graph as the file lists it, or a canonical graph.
-        targets: its values in the file, by name; None is a missing value. Those of a table are
+        targets: its values in the file, by name; None is a missing value. In a table they are
             the text of its cells, because the type of a column depends on all of them.
     """
 

@@ -435,7 +435,7 @@ def _undirected_edges(
         ends: the two ends of every line, vertices numbered through the dataset.
         ptr: where each graph's vertices begin, with the total at the end.
         data: labels and attributes of the lines, each (lines, columns), where there are any.
-        symmetrise: whether one line is enough for an undirected edge, the first one deciding.
+        symmetrise: whether one line suffices for an undirected edge; the first one counts.
         name: the dataset's name, for error messages.
 
     Raises:

@@ -87,8 +87,8 @@ class GCNLayer(nn.Module):
 class GCN(Layered):
     """Graph convolutions for whole graphs.
 
-    The paper classifies vertices and leaves whole graphs open: the frame is that of Errica et al.
-    for GraphSAGE (all layers' vectors side by side, max readout, two fully-connected layers).
+    The paper only classifies vertices; for graphs, the architecture is that of Errica et al. for
+    GraphSAGE (concatenated vectors of all layers, max readout, two fully-connected layers).
     """
 
     def __init__(self, features: int, outputs: int, hidden: int = 32, layers: int = 3) -> None:
@@ -138,8 +138,8 @@ class GraphSAGE(Layered):
     """Each vertex joins its own vector with an aggregate of its neighbours'.
 
     The paper samples neighbours of very large graphs; here all are taken, as Errica et al. do.
-    Left open, or settled as they do: no l2 normalisation of vectors; all layers' vectors side by
-    side, max readout, two fully-connected layers. The aggregations of their grid are the mean, the
+    Other details follow them too: no l2 normalisation; concatenated vectors of all layers, max
+    readout, two fully-connected layers. The aggregations of their grid are the mean, the
     sum and the paper's pooling (:class:`SAGEPoolLayer`).
     """
 
@@ -270,7 +270,7 @@ class ECC(nn.Module):
     eigenvalue is multiple (all complete graphs, many of which are in IMDB and COLLAB), and whose
     sign is arbitrary. It also inverts a dense matrix for each graph; Errica et al. ran out of
     resources on the large datasets. The optimiser is Adam, as for all systems here; they use
-    gradient descent with its own decay. Results of this network cannot be compared with theirs.
+    SGD with learning rate decay. Results of this network cannot be compared with theirs.
     """
 
     def __init__(

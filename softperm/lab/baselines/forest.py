@@ -89,7 +89,7 @@ class GraphForest(ABC):
         return torch.from_numpy(np.stack(columns, axis=1))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What was learnt as JSON values, and the arrays of the trees."""
+        """The learnt state: JSON values, and the arrays of the trees."""
         arrays = {
             f"{k}.{name}": tensor
             for k, trees in enumerate(self.trees_)
@@ -123,7 +123,7 @@ class GraphForest(ABC):
 
     @abstractmethod
     def learnt(self) -> dict[str, Any]:
-        """What :meth:`learn` learnt, as JSON values."""
+        """The result of :meth:`learn`, as JSON values."""
 
     @abstractmethod
     def set_learnt(self, state: Mapping[str, Any]) -> None:

@@ -388,7 +388,7 @@ class PHCRound(nn.Module):
     .. math:: x_i' = \text{MLP}\Big(x_i + \sum_{j \in N(i)} \alpha_{ij} (x_j + U e_{ij})\Big),
         \quad \alpha_{ij} = \text{softmax}_j \, \beta (x_j + U e_{ij})
 
-    Of the paper's aggregators the softmax with a learnt β is taken; the MLP is hypercomplex
+    The aggregator is the paper's softmax with a learnt β; the MLP is hypercomplex
     linear, batch normalisation, ReLU, hypercomplex linear.
 
     Args:

@@ -181,7 +181,7 @@ class DTNN(MemoryLimited):
 
 
 class EdgeNetwork(nn.Module):
-    r"""Messages through matrices that a network with one hidden layer makes of the edges.
+    r"""Messages through matrices that a network with one hidden layer computes from the edges.
 
     .. math:: m_i = b + W x_i + \sum_{j \in N(i)} \Theta(e_{ij})^\top x_j
 
@@ -222,7 +222,7 @@ class MPNN(MemoryLimited):
     Widths are open: 64 for vertices, 128 for the edge network.
 
     Args:
-        width: hidden units of the network that makes Θ.
+        width: hidden units of the network that computes Θ.
         rounds: of message passing, and steps of Set2Set.
     """
 

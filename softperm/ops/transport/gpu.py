@@ -103,7 +103,7 @@ def forward(
         tolerance: when to stop early; in float32 the rule allows for rounding noise (see
             ``gpu_kernels.judge``).
         largest: upper bound of the number of vertices of a problem; −1 if unknown.
-        kept: 1 if no gradient is needed: then no potentials are kept; by default ``iterations``.
+        kept: length of the history of potentials: iterations, or 1 if no gradient is needed.
     """
     from softperm.ops.transport.gpu_kernels import forward_chip, forward_stream
 
@@ -179,7 +179,7 @@ def backward(
 
 
 def _layout(problem: Problem, largest: int) -> Layout:
-    """Chooses tiles from what the host knows without waiting for the device."""
+    """Chooses tiles from the sizes that the host has without waiting for the device."""
     scores = problem.scores
     m, b, c = problem.column_mass.shape
     v, r = scores.shape[0], problem.extra.shape[1]
@@ -320,7 +320,7 @@ class Launch:
 
     @property
     def specialisation(self) -> tuple:
-        """What determines its compilation: the kernel, the types of its arrays, its constants."""
+        """The key of its compilation: the kernel, the types of its arrays, its constants."""
         types = tuple(a.dtype for a in self.arguments if isinstance(a, torch.Tensor))
         return self.kernel, types, self.constants
 
@@ -358,7 +358,7 @@ def run_concurrently(launches: Sequence[Launch], device: torch.device) -> None:
 
 @cache
 def _side_streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
-    """The streams beside the current one."""
+    """The streams used in addition to the current one."""
     return tuple(torch.cuda.Stream(device) for _ in range(SIDE_STREAMS))
 
 

@@ -111,7 +111,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path, file: str) -> None:
 def test_another_format_and_exchanged_arrays_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "it", sample(0, 5))
     (path / "table.npy").write_bytes((path / "small.npy").read_bytes())
-    with pytest.raises(ValueError, match=r"table.npy is another array than the manifest"):
+    with pytest.raises(ValueError, match=r"table.npy is not the array that the manifest describes"):
         open_prepared(path)
     (path / MANIFEST).write_text('{"format": 99}')
     with pytest.raises(ValueError, match="has format 99"):
@@ -219,14 +219,14 @@ def graphs(folder: Path, **changes: np.ndarray) -> Path:
     [
         ({}, None),
         ({"ptr": np.array([0, 7, 5])}, "ptr does not ascend from 0"),
-        ({"ptr": np.array([0, 2, 6])}, "label has not the 6 rows that ptr describes"),
+        ({"ptr": np.array([0, 2, 6])}, "label does not have the 6 rows that ptr describes"),
         ({"edge_ptr": np.array([1, 2, 6])}, "edge_ptr does not ascend from 0"),
         ({"edge_ptr": np.array([0, 6, 6])}, "edge_index names vertices that do not exist"),
         ({"edge_index": np.array([[0, 1, 0, 1, 1, 2], [1, 0, 1, 0, 3, 1]])}, "edge_index names"),
         ({"edge_index": np.array([[0, 1, 0, 1, 1, -1], [1, 0, 1, 0, 2, 1]])}, "edge_index names"),
         ({"label": np.array([[0], [2], [0], [1], [0]], np.int8)}, "label has codes outside"),
         ({"classes": np.array([0, 2])}, "classes has numbers that name no class"),
-        ({"classes": np.array([0])}, "classes has not the 2 rows"),
+        ({"classes": np.array([0])}, "classes does not have the 2 rows"),
     ],
 )
 def test_offsets_and_indices_are_checked_whatever_the_digests_say(
