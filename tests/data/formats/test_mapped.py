@@ -216,6 +216,7 @@ def test_words_of_a_file_that_lost_rows_meanwhile_are_refused(tmp_path):
         mapped._reread(open_shards, ["word"], places, True, path)
 
 
+@pytest.mark.slow
 def test_preparation_survives_kills(tmp_path, cache):
     path = tmp_path / "m.csv"
     rows = "".join(f"{'C' * (i % 30)}O{i % 7 * 'N'},{i % 2}\n" for i in range(40_000))
