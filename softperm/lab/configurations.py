@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from softperm.lab.records import Record, Run
-from softperm.lab.systems import PiGNNSystem, find_system, is_random
+from softperm.lab.systems import PiGNNSystem, find_system
 from softperm.settings import (
     TRAINING,
     ForestConfig,
@@ -62,7 +62,7 @@ def final_runs_of(model: str, configuration: Mapping[str, Any], networks: int) -
         configuration: its settings; a mean of k networks is one run of k networks.
         networks: requested number of networks in all.
     """
-    if not is_random(find_system(model)):
+    if not find_system(model).random:
         return 1
     return max(1, networks // configuration.get("ensemble", 1))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -114,21 +115,16 @@ class DataShape:
 
 
 @dataclass(frozen=True)
-class System:
-    """A network of the comparison.
+class Entry:
+    """What all systems of the comparison have.
 
     Attributes:
         name: name in commands and records.
         title: name in tables.
-        tables: tables of the paper that have it: classification, ogb, qm9.
+        tables: tables of the paper that have it, or in which it belongs: classification, ogb, qm9.
         grid: values of each hyper-parameter, among which validation selects.
         network: ``module:name`` of the class or function below ``softperm.lab.baselines`` that
-            builds the network.
-        fixed: arguments of the network that are no settings.
-        stackable: whether networks can be trained in a stack.
-        shape_free: hyper-parameters that change no shape; networks of one stack may differ in them.
-        reads: the layer, or list of layers, whose input is the vector of a graph; empty if there is
-            none, because outputs are sums over vertices or blocks.
+            builds the network or the estimator.
     """
 
     name: str
@@ -136,10 +132,25 @@ class System:
     tables: tuple[str, ...]
     grid: Mapping[str, tuple]
     network: str = ""
+
+
+@dataclass(frozen=True)
+class System(Entry):
+    """A network of the comparison.
+
+    Attributes:
+        fixed: arguments of the network that are no settings.
+        stackable: whether networks can be trained in a stack.
+        shape_free: hyper-parameters that change no shape; networks of one stack may differ in them.
+        reads: the layer, or list of layers, whose input is the vector of a graph; empty if there is
+            none, because outputs are sums over vertices or blocks.
+    """
+
     reads: str = ""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     stackable: bool = False
     shape_free: tuple[str, ...] = ()
+    random = True
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -236,26 +247,16 @@ class ClassicalEstimator(Protocol):
 
 
 @dataclass(frozen=True)
-class ClassicalSystem:
+class ClassicalSystem(Entry):
     """A kernel method or a random forest of the comparison.
 
     Attributes:
-        name: name in commands and records.
-        title: name in tables.
-        tables: tables of the paper that have it, or in which it belongs.
-        grid: values of each hyper-parameter, among which validation selects.
-        network: ``module:name`` of the estimator's class below ``softperm.lab.baselines``.
         kinds: kinds of tasks that it supports.
         random: whether fits with different seeds differ; the class then has the argument ``seed``.
         probabilities: whether its outputs give probabilities.
         ignores: fields of graphs that it does not read.
     """
 
-    name: str
-    title: str
-    tables: tuple[str, ...]
-    grid: Mapping[str, tuple]
-    network: str
     kinds: tuple[str, ...] = ("classification",)
     random: bool = False
     probabilities: bool = False
@@ -293,15 +294,15 @@ def _arguments(path: str) -> tuple[str, ...]:
 _FROM_SHAPE = {f.name for f in fields(DataShape)} | {"features", "edge_size", "labels_alone"}
 
 
+_TABLES = ("classification", "ogb", "qm9")
+
+
 def _variant(name: str, title: str, **fixed: Any) -> PiGNNSystem:
     grid: dict[str, tuple] = {"latent_vertices": (20, 30), "hidden": (32, 64)}
     if "encoder" in fixed:
         grid["layers"] = (2, 3, 4)
-    tables = ("classification", "ogb", "qm9")
-    shape_free = ("latent_scale",)  # changes the initial parameters alone
-    return PiGNNSystem(
-        name, title, tables, grid, fixed=fixed, stackable=True, shape_free=shape_free
-    )
+    free = ("latent_scale",)  # changes the initial parameters alone
+    return PiGNNSystem(name, title, _TABLES, grid, fixed=fixed, stackable=True, shape_free=free)
 
 
 PI_GNN = {
@@ -317,16 +318,20 @@ PI_GNN = {
 }
 """The paper's own systems."""
 
-_CLASSIFICATION: dict[str, Any] = {"tables": ("classification",)}
-_OGB: dict[str, Any] = {"tables": ("ogb",), "reads": "head"}
-_OGB_TRAINING = {"learning_rate": (1e-3,), "batch_size": (128,)}
-_QM9: dict[str, Any] = {
-    "tables": ("qm9",),
-    "grid": {"learning_rate": (1e-3,), "batch_size": (64,)},
-}
+_classification = partial(System, tables=("classification",))
+_ogb = partial(System, tables=("ogb",), reads="head")
+_qm9 = partial(System, tables=("qm9",), grid={"learning_rate": (1e-3,), "batch_size": (64,)})
+
+
+def _ogb_grid(dropout: float) -> dict[str, tuple]:
+    return {"dropout": (dropout,), "learning_rate": (1e-3,), "batch_size": (128,)}
+
+
+_LAYERS = {"hidden": (32, 64), "layers": (3, 5)}
+_RATES = {"learning_rate": (1e-4, 1e-2, 1e-3), "batch_size": (32,)}
 _KGNN = "kgnn:HierarchicalGNN"
 _BASELINES = (
-    System(
+    _classification(
         "gin",
         "GIN",
         network="classification:GIN",
@@ -342,38 +347,24 @@ _BASELINES = (
         },
         stackable=True,
         shape_free=("train_eps", "readout", "dropout"),
-        **_CLASSIFICATION,
     ),
-    System(
+    _classification(
         "graphsage",
         "GraphSAGE",
         network="classification:GraphSAGE",
         reads="output",
-        grid={
-            "hidden": (32, 64),
-            "layers": (3, 5),
-            "aggregation": ("add", "max", "mean"),
-            "learning_rate": (1e-4, 1e-2, 1e-3),
-            "batch_size": (32,),
-        },
+        grid={**_LAYERS, "aggregation": ("add", "max", "mean"), **_RATES},
         stackable=True,
-        **_CLASSIFICATION,
     ),
-    System(
+    _classification(
         "gcn",
         "GCN",
         network="classification:GCN",
         reads="output",
-        grid={
-            "hidden": (32, 64),
-            "layers": (3, 5),
-            "learning_rate": (1e-4, 1e-2, 1e-3),
-            "batch_size": (32,),
-        },
+        grid={**_LAYERS, **_RATES},
         stackable=True,
-        **_CLASSIFICATION,
     ),
-    System(
+    _classification(
         "structure-free",
         "Structure-free",
         network="classification:StructureFree",
@@ -385,9 +376,8 @@ _BASELINES = (
             "batch_size": (32,),
         },
         stackable=True,
-        **_CLASSIFICATION,
     ),
-    System(
+    _classification(
         "dgcnn",
         "DGCNN",
         network="classification:DGCNN",
@@ -399,9 +389,8 @@ _BASELINES = (
             "learning_rate": (1e-4, 1e-5),
             "batch_size": (50,),
         },
-        **_CLASSIFICATION,
     ),
-    System(
+    _classification(
         "diffpool",
         "DiffPool",
         network="diffpool:DiffPool",
@@ -412,9 +401,8 @@ _BASELINES = (
             "learning_rate": (1e-3, 1e-4, 1e-5),
             "batch_size": (8,),
         },
-        **_CLASSIFICATION,
     ),
-    System(
+    _classification(
         "ecc",
         "ECC",
         network="classification:ECC",
@@ -426,79 +414,53 @@ _BASELINES = (
             "learning_rate": (1e-1, 1e-2),
             "batch_size": (32,),
         },
-        **_CLASSIFICATION,
     ),
-    System(
-        "gcn-edges",
-        "GCN with edges",
-        network="ogb:gcn_with_edges",
-        grid={"dropout": (0.5,), **_OGB_TRAINING},
-        **_OGB,
-    ),
-    System(
-        "gin-edges",
-        "GIN with edges",
-        network="ogb:gin_with_edges",
-        grid={"dropout": (0.5,), **_OGB_TRAINING},
-        **_OGB,
-    ),
-    System("pna", "PNA", network="ogb:pna", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
-    System("dgn", "DGN", network="ogb:DGN", grid={"dropout": (0.3,), **_OGB_TRAINING}, **_OGB),
-    System(
-        "phc-gnn",
-        "PHC-GNN",
-        network="ogb:phc_gnn",
-        grid={"dropout": (0.1,), **_OGB_TRAINING},
-        **_OGB,
-    ),
-    System("dtnn", "DTNN", network="qm9:DTNN", **_QM9),
-    System("mpnn", "MPNN", network="qm9:MPNN", reads="head", **_QM9),
-    System("1-2-gnn", "1-2-GNN", network=_KGNN, reads="head", fixed={"set_size": 2}, **_QM9),
-    System("1-2-3-gnn", "1-2-3-GNN", network=_KGNN, reads="head", fixed={"set_size": 3}, **_QM9),
-    System("ppgn", "PPGN", network="qm9:PPGN", **_QM9),
+    _ogb("gcn-edges", "GCN with edges", network="ogb:gcn_with_edges", grid=_ogb_grid(0.5)),
+    _ogb("gin-edges", "GIN with edges", network="ogb:gin_with_edges", grid=_ogb_grid(0.5)),
+    _ogb("pna", "PNA", network="ogb:pna", grid=_ogb_grid(0.3)),
+    _ogb("dgn", "DGN", network="ogb:DGN", grid=_ogb_grid(0.3)),
+    _ogb("phc-gnn", "PHC-GNN", network="ogb:phc_gnn", grid=_ogb_grid(0.1)),
+    _qm9("dtnn", "DTNN", network="qm9:DTNN"),
+    _qm9("mpnn", "MPNN", network="qm9:MPNN", reads="head"),
+    _qm9("1-2-gnn", "1-2-GNN", network=_KGNN, reads="head", fixed={"set_size": 2}),
+    _qm9("1-2-3-gnn", "1-2-3-GNN", network=_KGNN, reads="head", fixed={"set_size": 3}),
+    _qm9("ppgn", "PPGN", network="qm9:PPGN"),
 )
 
 SYSTEMS: dict[str, System] = {system.name: system for system in _BASELINES}
 """The baselines that are networks, by name."""
 
-_FOREST: dict[str, Any] = {
-    "tables": ("classification", "ogb", "qm9"),
-    "kinds": ("classification", "multilabel", "regression"),
-    "random": True,
-    "probabilities": True,
-}
+_forest = partial(
+    ClassicalSystem,
+    tables=_TABLES,
+    kinds=("classification", "multilabel", "regression"),
+    random=True,
+    probabilities=True,
+)
 CLASSICAL: dict[str, ClassicalSystem] = {
     system.name: system
     for system in (
         ClassicalSystem(
             "wl-kernel",
             "WL subtree kernel",
+            tables=("classification",),
             network="wl:WLKernelClassifier",
             grid={"iterations": (1, 2, 3, 4, 5, 6), "C": (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)},
             ignores=("x", "edge_label", "edge_attr", "edge_weight"),
-            **_CLASSIFICATION,
         ),
-        ClassicalSystem(
+        _forest(
             "wl-forest",
             "Random forest on WL colours",
             network="forest:ColourForest",
             grid={"rounds": (0, 1, 2, 3, 4), "min_graphs": (5, 2)},
             ignores=("x", "edge_attr", "edge_weight"),
-            **_FOREST,
         ),
-        ClassicalSystem(
-            "forest", "Random forest on counts", network="forest:CountForest", grid={}, **_FOREST
-        ),
+        _forest("forest", "Random forest on counts", network="forest:CountForest", grid={}),
     )
 }
 """Kernel methods and random forests, by name."""
 
 _ALL: dict[str, System | ClassicalSystem] = {**PI_GNN, **SYSTEMS, **CLASSICAL}
-
-
-def is_random(system: System | ClassicalSystem) -> bool:
-    """Whether trainings with different seeds differ, so that several final runs make sense."""
-    return system.random if isinstance(system, ClassicalSystem) else True
 
 
 def system_names() -> list[str]:

@@ -92,8 +92,7 @@ class GCN(Layered):
     """
 
     def __init__(self, features: int, outputs: int, hidden: int = 32, layers: int = 3) -> None:
-        sizes = [features, *[hidden] * (layers - 1)]
-        super().__init__([GCNLayer(size, hidden) for size in sizes], hidden, outputs)
+        super().__init__(GCNLayer, features, outputs, hidden, layers)
 
 
 # GraphSAGE (Hamilton et al., "Inductive Representation Learning on Large Graphs", 2017).
@@ -157,8 +156,7 @@ class GraphSAGE(Layered):
             "add": partial(SAGELayer, aggregate=sum_neighbours),
             "max": SAGEPoolLayer,
         }[aggregation]
-        sizes = [features, *[hidden] * (layers - 1)]
-        super().__init__([layer(size, hidden) for size in sizes], hidden, outputs)
+        super().__init__(layer, features, outputs, hidden, layers)
 
 
 # GIN (Xu et al., "How Powerful are Graph Neural Networks?", ICLR 2019).

@@ -15,11 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.lab.baselines.layers import (
-    MemoryLimited,
-    mean_neighbours,
-    vertex_features,
-)
+from softperm.lab.baselines.layers import MemoryLimited, mean_neighbours, mlp, vertex_features
 from softperm.nn.permutation import align_adjacency
 from softperm.ops.layers import VertexBatchNorm
 from softperm.ops.ragged import graph_maximum, pool
@@ -83,7 +79,7 @@ class DiffPool(MemoryLimited):
         self.embed = nn.ModuleList(SAGEBlock(size, hidden, embedding) for size in sizes)
         pairs = zip(sizes, self.clusters, strict=False)
         self.assign = nn.ModuleList(SAGEBlock(size, hidden, count) for size, count in pairs)
-        self.head = nn.Sequential(nn.Linear(3 * embedding, 50), nn.ReLU(), nn.Linear(50, outputs))
+        self.head = mlp(3 * embedding, 50, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
@@ -97,10 +93,8 @@ class DiffPool(MemoryLimited):
         z = self.embed[0](x, mean, batch.ptr[-1])  # (V, Z)
         s = torch.softmax(self.assign[0](x, mean, batch.ptr[-1]), dim=1)  # (V, K)
         levels = [graph_maximum(z, batch.ptr)]
-        x, a = (
-            pool(s, z, batch.ptr),
-            align_adjacency(s, batch.edge_index, batch.ptr, canonical=True),
-        )
+        x = pool(s, z, batch.ptr)
+        a = align_adjacency(s, batch.edge_index, batch.ptr, canonical=True)
         entries = batch.ptr.diff().square().sum()
         edges = s.new_tensor(batch.edge_index.shape[1])
         side = side_losses(s, a, pool(s, s, batch.ptr), edges, entries)

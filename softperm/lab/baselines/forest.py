@@ -36,8 +36,12 @@ class GraphForest(ABC):
         self.trees, self.seed = trees, seed
 
     @abstractmethod
-    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> None:
-        """Learns what :meth:`describe` needs from the selected graphs alone."""
+    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> dict[str, Any]:
+        """What :meth:`describe` needs of the selected graphs, as JSON values."""
+
+    @abstractmethod
+    def set_learnt(self, learnt: Mapping[str, Any]) -> None:
+        """Takes what :meth:`learn` gave."""
 
     @abstractmethod
     def describe(self, collection: Collection) -> Table:
@@ -51,8 +55,8 @@ class GraphForest(ABC):
         task: Task,
     ) -> GraphForest:
         """Fits the forest to the selected graphs and their targets ``y``."""
-        self.learn(collection, index)
-        self.task_ = task
+        self.task_, self.learnt_ = task, self.learn(collection, index)
+        self.set_learnt(self.learnt_)
         table = self.describe(collection)[index.cpu().numpy()]
         self.columns_ = table.shape[1]
         if isinstance(task, Classification):
@@ -96,7 +100,7 @@ class GraphForest(ABC):
             for name, tensor in trees.tensors().items()
         }
         outputs = [trees.outputs for trees in self.trees_]
-        return {"columns": self.columns_, "outputs": outputs, **self.learnt()}, arrays
+        return {"columns": self.columns_, "outputs": outputs, **self.learnt_}, arrays
 
     def restore(
         self, state: Mapping[str, Any], arrays: Mapping[str, Tensor], task: Task
@@ -107,7 +111,8 @@ class GraphForest(ABC):
             ValueError: it is damaged, or not of this task.
         """
         self.task_, self.columns_ = task, int(state["columns"])
-        self.set_learnt(state)
+        self.learnt_ = {k: v for k, v in state.items() if k not in ("columns", "outputs")}
+        self.set_learnt(self.learnt_)
         kept: list[dict[str, Tensor]] = [{} for _ in state["outputs"]]
         for name, tensor in arrays.items():
             place, _, own = name.partition(".")
@@ -121,29 +126,17 @@ class GraphForest(ABC):
             raise ValueError("its forests do not have the outputs of its targets")
         return self
 
-    @abstractmethod
-    def learnt(self) -> dict[str, Any]:
-        """The result of :meth:`learn`, as JSON values."""
-
-    @abstractmethod
-    def set_learnt(self, state: Mapping[str, Any]) -> None:
-        """Takes what :meth:`learnt` gave."""
-
 
 class CountForest(GraphForest):
     """A forest on sizes, on counts of labels and degrees, and on quantiles of attributes."""
 
-    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> None:
-        """Learns the largest degree of the selected graphs."""
-        self.most_ = largest_degree(collection, index)
+    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> dict[str, Any]:
+        """The largest degree of the selected graphs."""
+        return {"most": largest_degree(collection, index)}
 
-    def learnt(self) -> dict[str, Any]:
-        """The largest degree."""
-        return {"most": self.most_}
-
-    def set_learnt(self, state: Mapping[str, Any]) -> None:
+    def set_learnt(self, learnt: Mapping[str, Any]) -> None:
         """Takes the largest degree."""
-        self.most_ = min(int(state["most"]), MOST_DEGREES)
+        self.most_ = min(int(learnt["most"]), MOST_DEGREES)
 
     def describe(self, collection: Collection) -> np.ndarray:
         """Counts and quantiles of each graph (B, Z)."""
@@ -167,24 +160,17 @@ class ColourForest(GraphForest):
         super().__init__(trees, seed)
         self.rounds, self.min_graphs = rounds, min_graphs
 
-    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> None:
-        """Learns the colours of the selected graphs."""
-        self.colours_ = ColourVocabulary.learn(
-            collection,
-            index,
-            rounds=self.rounds,
-            size=None,
-            min_graphs=self.min_graphs,
+    def learn(self, collection: Collection, index: Int[Tensor, " b"]) -> dict[str, Any]:
+        """The colours of the selected graphs."""
+        colours = ColourVocabulary.learn(
+            collection, index, rounds=self.rounds, size=None, min_graphs=self.min_graphs,
             every_round=True,
-        )
+        )  # fmt: skip
+        return {"colours": colours.to_config()}
 
-    def learnt(self) -> dict[str, Any]:
-        """The colours."""
-        return {"colours": self.colours_.to_config()}
-
-    def set_learnt(self, state: Mapping[str, Any]) -> None:
+    def set_learnt(self, learnt: Mapping[str, Any]) -> None:
         """Takes the colours."""
-        self.colours_ = ColourVocabulary.from_config(state["colours"])
+        self.colours_ = ColourVocabulary.from_config(learnt["colours"])
 
     def describe(self, collection: Collection) -> sp.csr_array:
         """Number of vertices of each colour in each graph (B, colours)."""

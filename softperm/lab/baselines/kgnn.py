@@ -7,6 +7,7 @@ set or its neighbours.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ from softperm.lab.baselines.layers import (
     MemoryLimited,
     edge_features,
     mean_readout,
+    mlp,
     vertex_features,
 )
 from softperm.ops.layers import VertexBatchNorm
@@ -86,19 +88,10 @@ class HierarchicalGNN(MemoryLimited):
         )
         self.vertices = SetRounds(features, hidden, rounds)
         types = {2: 2, 3: 4}
-        self.sets = nn.ModuleDict(
-            {
-                str(k): SetRounds(types[k] + edge_size + hidden, hidden, rounds)
-                for k in range(2, set_size + 1)
-            }
-        )
-        self.head = nn.Sequential(
-            nn.Linear(set_size * (hidden + 1), hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, outputs),
-        )
+        self.sets = nn.ModuleDict()
+        for k in range(2, set_size + 1):
+            self.sets[str(k)] = SetRounds(types[k] + edge_size + hidden, hidden, rounds)
+        self.head = mlp(set_size * (hidden + 1), hidden, hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
@@ -229,12 +222,11 @@ def edges_within(
     ends = torch.stack([row[once], col[once]], dim=1)
     table = values.new_zeros(len(pairs.members), values.shape[1])
     table[number_of(ends, owner[row[once]], batch.ptr, pairs.ptr)] = values[once]
-    k, total = sets.members.shape[1], values.new_zeros(len(sets.members), values.shape[1])
+    total = values.new_zeros(len(sets.members), values.shape[1])
     home = owner[sets.members[:, 0]]
-    for i in range(k):
-        for j in range(i + 1, k):
-            pair = sets.members[:, [i, j]]
-            total = total + table[number_of(pair, home, batch.ptr, pairs.ptr)]
+    for pair in combinations(sets.members.T, 2):
+        ends = torch.stack(pair, dim=1)
+        total = total + table[number_of(ends, home, batch.ptr, pairs.ptr)]
     return total
 
 

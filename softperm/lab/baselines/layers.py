@@ -138,6 +138,14 @@ def edge_conditioned_sum(
     return received.flatten(1) @ weight.flatten(0, 1)
 
 
+def mlp(*sizes: int) -> nn.Sequential:
+    """Linear layers of these sizes, with a ReLU after all but the last."""
+    layers: list[nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
 class Dropout(nn.Module):
     """Dropout whose randomness is part of the module: a function of its seed and its steps.
 
@@ -203,15 +211,22 @@ class Layered(nn.Module):
     aggregation differs.
 
     Args:
-        layers: each turns vectors (V, F) and edges into ReLU'd vectors (V, H).
-        hidden: size H.
-        outputs: number C of outputs.
+        layer: makes a layer (features, hidden), which turns vectors (V, F) and edges into ReLU'd
+            vectors (V, H).
     """
 
-    def __init__(self, layers: Sequence[nn.Module], hidden: int, outputs: int) -> None:
+    def __init__(
+        self,
+        layer: Callable[[int, int], nn.Module],
+        features: int,
+        outputs: int,
+        hidden: int,
+        layers: int,
+    ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.hidden = Linear(len(layers) * hidden, hidden)
+        sizes = [features, *[hidden] * (layers - 1)]
+        self.layers = nn.ModuleList(layer(size, hidden) for size in sizes)
+        self.hidden = Linear(layers * hidden, hidden)
         self.output = Linear(hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
@@ -241,7 +256,7 @@ class ReadoutGNN(nn.Module):
     def __init__(self, encoder: nn.Module, hidden: int, outputs: int) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+        self.head = mlp(hidden, hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""

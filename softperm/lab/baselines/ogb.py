@@ -25,6 +25,7 @@ from softperm.lab.baselines.layers import (
     degree,
     edge_features,
     mean_readout,
+    mlp,
     sum_readout,
     vertex_features,
 )
@@ -82,14 +83,7 @@ class Molecular(nn.Module):
 
 def narrowing_head(hidden: int, outputs: int) -> nn.Sequential:
     """Two hidden layers, each half as wide as the one before, as PNA and DGN have them."""
-    half, quarter = max(1, hidden // 2), max(1, hidden // 4)
-    return nn.Sequential(
-        nn.Linear(hidden, half),
-        nn.ReLU(),
-        nn.Linear(half, quarter),
-        nn.ReLU(),
-        nn.Linear(quarter, outputs),
-    )
+    return mlp(hidden, max(1, hidden // 2), max(1, hidden // 4), outputs)
 
 
 class GCNRound(nn.Module):

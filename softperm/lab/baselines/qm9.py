@@ -17,6 +17,7 @@ from softperm.lab.baselines.layers import (
     MemoryLimited,
     edge_conditioned_sum,
     edge_features,
+    mlp,
     sum_readout,
     vertex_features,
 )
@@ -249,9 +250,7 @@ class MPNN(MemoryLimited):
         self.message = EdgeNetwork(edge_size, hidden, width)
         self.gru = nn.GRUCell(hidden, hidden)
         self.set2set = Set2Set(hidden, rounds)
-        self.head = nn.Sequential(
-            nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
-        )
+        self.head = mlp(2 * hidden, hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
@@ -343,10 +342,7 @@ class PPGN(MemoryLimited):
         self.outputs, self.width = outputs, features + edge_size + (2 + 8 * blocks) * hidden
         sizes = [features + edge_size + 1 + positions, *[hidden] * blocks]
         self.blocks = nn.ModuleList(PPGNBlock(a, b) for a, b in pairwise(sizes))
-        self.heads = nn.ModuleList(
-            nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
-            for _ in self.blocks
-        )
+        self.heads = nn.ModuleList(mlp(2 * hidden, hidden, outputs) for _ in self.blocks)
         for module in self.blocks.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)

@@ -38,26 +38,8 @@ def count_colours(
     return sp.coo_array((ones, (graph, place.ravel())), shape).tocsr(), vocabulary
 
 
-def wl_kernel(collection: Collection, iterations: int) -> Float[np.ndarray, "B B"]:
-    r"""The kernel of all pairs: :math:`K(G, G') = \sum_c \#_c(G) \, \#_c(G')` over all rounds.
-
-    Example:
-        The kernel cannot distinguish two triangles from a hexagon:
-
-        >>> import networkx as nx
-        >>> from softperm.data.graphs import as_graphs
-        >>> from softperm.data.vocabulary import Vocabulary
-        >>> pair = as_graphs([nx.disjoint_union(*[nx.cycle_graph(3)] * 2), nx.cycle_graph(6)])
-        >>> wl_kernel(Vocabulary.learn(pair).encode(pair), iterations=2)
-        array([[108., 108.],
-               [108., 108.]])
-    """
-    counts, _ = count_colours(collection, iterations)
-    return (counts @ counts.T).toarray()
-
-
 class WLKernelClassifier:
-    """A support vector machine on the subtree kernel.
+    r"""A support vector machine on :math:`K(G, G') = \sum_c \#_c(G) \, \#_c(G')`, over all rounds.
 
     The paper leaves normalisation open: here the kernel is divided by the norms of both graphs, so
     that the similarity of a graph to itself is 1.

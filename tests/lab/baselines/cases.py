@@ -9,6 +9,7 @@ from samples import collect, double, random_graph, renumber
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
+from softperm.lab.baselines.wl import count_colours
 from softperm.lab.systems import SYSTEMS, DataShape
 
 SMALL: dict[str, dict] = {
@@ -57,6 +58,12 @@ def network(name: str, collection: Collection, outputs: int = 3, seed: int = 0) 
     """A small system in float64."""
     shape = DataShape.of(collection, outputs)
     return SYSTEMS[name].build(shape, SMALL[name], seed).double()
+
+
+def wl_kernel(collection: Collection, iterations: int) -> np.ndarray:
+    """The Weisfeiler–Leman subtree kernel of all pairs."""
+    counts, _ = count_colours(collection, iterations)
+    return (counts @ counts.T).toarray()
 
 
 def outputs(model: nn.Module, graphs: list[nx.Graph] | Collection) -> Tensor:

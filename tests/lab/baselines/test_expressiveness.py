@@ -2,10 +2,9 @@
 
 import networkx as nx
 import pytest
-from lab.baselines.cases import network, outputs
+from lab.baselines.cases import network, outputs, wl_kernel
 from samples import collect
 
-from softperm.lab.baselines.wl import wl_kernel
 from softperm.lab.systems import SYSTEMS
 from softperm.ops.layers import VertexBatchNorm
 

@@ -70,12 +70,12 @@ def test_counts_are_sizes_degrees_labels_and_quantiles():
     nx.set_node_attributes(other, {0: [5.0], 1: [7.0]}, "x")
     forest = CountForest()
     graphs = collect([graph, other])
-    forest.learn(graphs, torch.tensor([0]))
+    forest.set_learnt(forest.learn(graphs, torch.tensor([0])))
     assert forest.describe(graphs).tolist() == [
         [4, 3, *(0, 3, 0, 1), *(1, 3), *(0, 0.75, 1.5, 2.25, 3)],
         [2, 1, *(0, 2, 0, 0), *(2, 0), *(5, 5.5, 6, 6.5, 7)],
     ]
-    forest.learn(graphs, torch.tensor([1]))
+    forest.set_learnt(forest.learn(graphs, torch.tensor([1])))
     assert forest.describe(graphs)[0, 2:4].tolist() == [0, 4], "larger degrees count as the largest"
 
 
@@ -83,7 +83,7 @@ def test_colours_of_fewer_training_graphs_are_counted_together():
     words = ["aaa", "aaa", "aab", "bbb"]
     forest = ColourForest(rounds=1, min_graphs=2)
     graphs = collect([labelled_path(word) for word in words])
-    forest.learn(graphs, torch.tensor([0, 1, 2]))
+    forest.set_learnt(forest.learn(graphs, torch.tensor([0, 1, 2])))
     table = forest.describe(graphs).toarray()
     assert table.sum(1).tolist() == [6, 6, 6, 6], "every vertex once in each round"
     assert table[3].max() == 3, "all colours of bbb are rare"

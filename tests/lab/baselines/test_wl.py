@@ -6,11 +6,11 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from lab.baselines.cases import shuffled
+from lab.baselines.cases import shuffled, wl_kernel
 from samples import collect, plain_graph, rings_and_cliques
 
 from softperm.data.datasets import load_dataset
-from softperm.lab.baselines.wl import WLKernelClassifier, refine_colours, wl_kernel
+from softperm.lab.baselines.wl import WLKernelClassifier, refine_colours
 from softperm.lab.systems import CLASSICAL
 from softperm.training.tasks import Classification
 
