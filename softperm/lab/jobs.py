@@ -244,15 +244,13 @@ def train_job(
         KeyboardInterrupt: the training was interrupted; the checkpoint holds its state.
     """
     with memory.measure() as peak:
-        stopwatch = _Stopwatch()
+        steps = _train(job, data, memory.device, checkpoint, on_epoch, interrupted)
         if isinstance(find_system(job.runs[0].model), ClassicalSystem):
             steps = _fit_classical(job, data, interrupted)
-        else:
-            steps = _train(job, data, memory.device, checkpoint, on_epoch, interrupted)
-        results = yield from stopwatch.time(steps)
+        results, seconds = yield from _timed(steps)
     spent = sum(epoch.seconds for result in results for epoch in result.curve)
     circumstances = Circumstances(
-        seconds=max(stopwatch.seconds, spent) / len(job.runs),
+        seconds=max(seconds, spent) / len(job.runs),
         stacked=len(plan_networks(job.runs)[0]),
         memory=peak.bytes,
         device=device_name(memory.device),
@@ -262,27 +260,19 @@ def train_job(
     return [_record(run, data, result, circumstances) for run, result in pairs]
 
 
-class _Stopwatch:
-    """Measures the time of steps, without the pauses between them."""
-
-    def __init__(self) -> None:
-        self.started = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
-
-    def time(
-        self, steps: Generator[None, None, list[_Result]]
-    ) -> Generator[None, None, list[_Result]]:
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value
-            paused = time.perf_counter()
-            yield
-            self.started += time.perf_counter() - paused
+def _timed(
+    steps: Generator[None, None, Returned],
+) -> Generator[None, None, tuple[Returned, float]]:
+    """The result of steps, and their seconds without the pauses between them."""
+    seconds = 0.0
+    while True:
+        started = time.perf_counter()
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, seconds + time.perf_counter() - started
+        seconds += time.perf_counter() - started
+        yield
 
 
 @dataclass(frozen=True)
@@ -373,14 +363,12 @@ def _train(
     )  # fmt: skip
     steps = stacked.train(checkpoint, _fingerprint(job, data), on_epoch, interrupted)
     fits = yield from steps
-    by_network = _Predictions(
-        stacked.outputs([part.validation for part in parts])
-        if len(parts[0].validation) and not all(map(reads_curve, job.runs))
-        else [],
-        stacked.outputs([data.splits[n.run.fold].test for n in networks])
-        if job.runs[0].stage == "final"
-        else [],
-    )
+    by_network = _Predictions([], [])
+    if len(parts[0].validation) and not all(map(reads_curve, job.runs)):
+        by_network.validation.extend(stacked.outputs([part.validation for part in parts]))
+    if job.runs[0].stage == "final":
+        tests = [data.splits[network.run.fold].test for network in networks]
+        by_network.test.extend(stacked.outputs(tests))
     sharpness = [stacked.sharpness(k) for k in range(len(networks))]
     results = []
     for run, own in zip(job.runs, members, strict=True):
@@ -434,31 +422,27 @@ class _Predictions:
         network_share: of forests, the share of a network in the mean with them.
     """
 
-    validation: Sequence[Tensor]
-    test: Sequence[Tensor]
+    validation: list[Tensor]
+    test: list[Tensor]
     network_share: float = 0.0
 
     def of(self, task: Task, places: Sequence[int]) -> _Predictions:
         """The mean prediction of the networks at some places."""
-        parts = (self.validation, self.test)
-        chosen = [[part[k] for k in places] if part else [] for part in parts]
-        validation, test = (_mean(task, outputs) for outputs in chosen)
-        return _Predictions(validation, test)
+
+        def mean(outputs: list[Tensor]) -> list[Tensor]:
+            chosen = [outputs[k] for k in places] if outputs else []
+            return [mean_prediction(task, torch.stack(chosen))] if chosen else []
+
+        return _Predictions(mean(self.validation), mean(self.test))
 
     def with_forest(self, task: Task, other: _Predictions) -> _Predictions:
         """The mean prediction of a network and its forests."""
-        pairs = zip((self.validation, self.test), (other.validation, other.test), strict=True)
-        share = other.network_share
-        validation, test = (
-            [mean_with_network(task, *one, share) for one in zip(a, b, strict=True)]
-            for a, b in pairs
-        )
-        return _Predictions(validation, test)
 
+        def mean(own: list[Tensor], forest: list[Tensor]) -> list[Tensor]:
+            pairs = zip(own, forest, strict=True)
+            return [mean_with_network(task, *pair, other.network_share) for pair in pairs]
 
-def _mean(task: Task, outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The outputs of the mean prediction; none of none."""
-    return [mean_prediction(task, torch.stack([*outputs]))] if outputs else []
+        return _Predictions(mean(self.validation, other.validation), mean(self.test, other.test))
 
 
 def _grow_forest(
@@ -474,10 +458,10 @@ def _grow_forest(
     same one.
     """
     settings, features = settings_of(run, ForestConfig), settings_of(run, StructuralFeatures)
-    network = networks.networks[place]
-    seed, weights = seed_of(network), settings_of(run, TrainingConfig).class_weight
+    training, seed = settings_of(run, TrainingConfig), seed_of(networks.networks[place])
+    weights = training.class_weight
     key = (run.dataset, run.fold, run.stage, seed, settings, features, str(weights),
-           settings_of(run, TrainingConfig).linear_fit)  # fmt: skip
+           training.linear_fit)  # fmt: skip
     graphs = networks.graphs
     known = None if settings.forest_vectors else data.cached(key, graphs)
     if known is not None:
@@ -498,13 +482,13 @@ def _grow_forest(
             trees=settings.trees, rounds=settings.forest_colours, seed=seed,
             factors=factors, weigh=settings.weigh_forests,
         )  # fmt: skip
-        test = [data.splits[run.fold].test] if run.stage == "final" else []
-        held = [part.validation] if len(part.validation) else []
-        validation, tested = (
-            [forest.outputs(graphs, index, task, align) for index in indices]
-            for indices in (held, test)
-        )
-        return _Predictions(validation, tested, forest.network_share)
+        predictions = _Predictions([], [], forest.network_share)
+        if len(part.validation):
+            predictions.validation.append(forest.outputs(graphs, part.validation, task, align))
+        if run.stage == "final":
+            test = data.splits[run.fold].test
+            predictions.test.append(forest.outputs(graphs, test, task, align))
+        return predictions
 
     predictions = yield from _in_background(grow, interrupted)
     if not settings.forest_vectors:

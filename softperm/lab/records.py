@@ -26,6 +26,7 @@ from softperm.training.loop import CURVES
 FORMAT = 2  # lines of format 1 have no checksum
 SHARES = ("accuracy", "roc_auc", "average_precision")
 """Scores between 0 and 1."""
+_DAMAGE = (KeyError, TypeError, AttributeError, RecursionError)
 COLLECTED = "records.jsonl.gz"
 """File of the records that ``softperm report --collect`` gathers."""
 
@@ -128,7 +129,7 @@ class Record:
         Circumstances, curves and diagnostics do not count: collected records have no curves, and
         those of older versions no diagnostics.
         """
-        content = _fields(self)
+        content = dict(vars(self))
         for name in ("circumstances", "curve", "confusion", "roc_auc", "sharpness"):
             del content[name]
         return hashlib.sha256(_line(content)).hexdigest()
@@ -141,7 +142,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
     """
     lines = []
     for record in records:
-        content = json.loads(_line({"format": FORMAT, **_fields(record)}))
+        content = json.loads(_line({"format": FORMAT, **vars(record)}))
         lines.append(_line({**content, "checksum": _checksum(content)}))
     content = b"".join(line + b"\n" for line in lines)
     if path.suffix == ".gz":
@@ -252,15 +253,11 @@ def _checksum(content: dict[str, Any]) -> str:
 
 def _line(content: dict[str, Any]) -> bytes:
     """JSON with null in place of NaN and infinities, which JSON does not have."""
-    encode = partial(json.dumps, default=_fields, sort_keys=True, ensure_ascii=False)
+    encode = partial(json.dumps, default=vars, sort_keys=True, ensure_ascii=False)
     try:
         return encode(content, allow_nan=False).encode()
     except ValueError:  # some number is not finite
         return encode(_finite(json.loads(encode(content)))).encode()
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {f.name: getattr(record, f.name) for f in fields(record)}
 
 
 def _finite(value: Any) -> Any:
@@ -298,18 +295,12 @@ def _read(line: bytes, where: str) -> Record:
             numbers[name] = math.nan if numbers[name] is None else numbers[name]
         _check_kinds(run, circumstances, numbers)
         return Record(run=run, circumstances=circumstances, **numbers)
-    except (KeyError, TypeError, AttributeError, RecursionError, UnicodeError) as problem:
-        raise _damaged(where, problem) from None
-    except json.JSONDecodeError as problem:
-        raise _damaged(where, problem) from None
-
-
-def _damaged(where: str, problem: Exception) -> ValueError:
-    detail = f"{type(problem).__name__}: {problem}"
-    return ValueError(
-        f"{where} is no record of a training ({detail}); a damaged file may be deleted: the "
-        "same evaluation makes it again"
-    )
+    except (*_DAMAGE, json.JSONDecodeError, UnicodeError) as problem:
+        detail = f"{type(problem).__name__}: {problem}"
+        raise ValueError(
+            f"{where} is no record of a training ({detail}); a damaged file may be deleted: the "
+            "same evaluation makes it again"
+        ) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -348,10 +339,8 @@ def _check_kinds(run: Run, circumstances: Circumstances, numbers: Mapping[str, A
 
 def _is_square(table: object) -> bool:
     """Whether a value is a square table of whole numbers, or None."""
-    if table is None:
-        return True
     rows = table if isinstance(table, list) else [None]
-    return all(
+    return table is None or all(
         isinstance(row, list) and len(row) == len(rows) and all(type(n) is int for n in row)
         for row in rows
     )

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -184,10 +185,20 @@ class LocalExecutor:
             def interrupted() -> bool:
                 return stopped or pressed()
 
+            def start(job: Job) -> _ActiveJob:
+                checkpoint = folder / "checkpoints" / f"{job.name}.bin"
+                report = partial(on_epoch, job)
+                steps = train_job(
+                    job, data, memory, checkpoint=checkpoint, on_epoch=report,
+                    interrupted=interrupted,
+                )  # fmt: skip
+                own_stream = self.concurrent > 1 and memory.device.type == "cuda"
+                stream = torch.cuda.Stream(memory.device) if own_stream else None
+                return _ActiveJob(job, checkpoint, steps, stream)
+
             while (waiting or active) and not interrupted():
                 while waiting and len(active) < self.concurrent:
-                    job = waiting.popleft()
-                    active.append(self._start(job, data, memory, folder, on_epoch, interrupted))
+                    active.append(start(waiting.popleft()))
                 turn = active.popleft()
                 try:
                     outcome = turn.advance()
@@ -205,28 +216,6 @@ class LocalExecutor:
                         yield outcome
             if interrupted():
                 raise KeyboardInterrupt
-
-    def _start(
-        self,
-        job: Job,
-        data: EvaluationData,
-        memory: PeakMemory,
-        folder: Path,
-        on_epoch: OnEpoch,
-        interrupted: Callable[[], bool],
-    ) -> _ActiveJob:
-        checkpoint = folder / "checkpoints" / f"{job.name}.bin"
-        steps = train_job(
-            job,
-            data,
-            memory,
-            checkpoint=checkpoint,
-            on_epoch=lambda epoch: on_epoch(job, epoch),
-            interrupted=interrupted,
-        )
-        own_stream = self.concurrent > 1 and memory.device.type == "cuda"
-        stream = torch.cuda.Stream(memory.device) if own_stream else None
-        return _ActiveJob(job, checkpoint, steps, stream)
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 Section 5.1 of the paper on its 191 graphs, repeated on larger graphs with exact distances, and
 extended by a network that is trained for the distances themselves and tested on held-out graphs.
-
-Figures and page of the distance study.
 """
 
 from __future__ import annotations
@@ -326,14 +324,9 @@ class _Methods:
 
     def network(self, p: int, seed: int, capacity: int | None) -> PiGNN:
         """A fresh π-GNN of the study."""
-        config = ModelConfig(
-            outputs=1,
-            latent_vertices=p,
-            hidden=self.config.hidden,
-            dustbin=self.config.dustbin,
-            capacity=capacity,
-            **STARTS[self.config.start],
-        )
+        own = self.config
+        size = {"latent_vertices": p, "hidden": own.hidden, "dustbin": own.dustbin}
+        config = ModelConfig(outputs=1, capacity=capacity, **size, **STARTS[own.start])
         return build(config, seed)
 
     def learn_task(self, p: int) -> tuple[Results, np.ndarray]:
@@ -371,29 +364,26 @@ class _Methods:
     def baselines(self) -> dict[str, Callable[[], Results]]:
         """The baselines of the paper, by name."""
         return {
-            "random": lambda: self._permuted("random", self._random),
-            "uniform": lambda: self._permuted("uniform", self._uniform),
+            "random": lambda: self._permuted("random"),
+            "uniform": lambda: self._permuted("uniform"),
             "gcn": lambda: self._readout("GCN", GCNEncoder),
             "gin": lambda: self._readout("GIN", GINEncoder),
         }
 
-    def _permuted(self, name: str, make: Callable[[int, torch.Generator], Tensor]) -> Results:
-        distances = []
+    def _permuted(self, name: str) -> Results:
+        """Random hard assignments to the places of the largest graph, or uniform plans."""
+        distances, most = [], self.largest
         batch = self.collection.batch(torch.arange(len(self.collection)))
         for seed in range(self.config.seeds):
-            generator = torch.Generator().manual_seed(seed)
-            d = torch.cat([make(int(n), generator) for n in self.collection.sizes])  # (V, n)
+            d = torch.full((int(batch.ptr[-1]), most), 1 / most)  # (V, n)
+            if name == "random":
+                generator = torch.Generator().manual_seed(seed)
+                sizes = self.collection.sizes.tolist()
+                places = [torch.randperm(most, generator=generator)[:n] for n in sizes]
+                d = torch.eye(most)[torch.cat(places)]
             aligned = align_adjacency(d, batch.edge_index, batch.ptr, canonical=True)
             distances.append(vector_distances(aligned.flatten(1).numpy()))
         return self._compare(name, None, distances)
-
-    def _random(self, n: int, generator: torch.Generator) -> Tensor:
-        """A random hard assignment of n vertices to the places of the largest graph."""
-        return torch.eye(self.largest)[torch.randperm(self.largest, generator=generator)[:n]]
-
-    def _uniform(self, n: int, generator: torch.Generator) -> Tensor:
-        """The uniform plan."""
-        return torch.full((n, self.largest), 1 / self.largest)
 
     def _readout(self, name: str, kind: type[nn.Module]) -> Results:
         models = []
@@ -419,37 +409,19 @@ def curves(results: Sequence[MethodResult]) -> Figure:
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     axes = figure.subplots(1, 2)
     measures = [("mse", "mean squared error"), ("correlation", "Pearson correlation")]
-    ours = [o for o in results if o.method == "π-GNN"]
+    methods = dict.fromkeys(["π-GNN", *(o.method for o in results)])
     for axis, (name, label) in zip(axes, measures, strict=True):
-        x = [o.latent_vertices for o in ours]
-        axis.errorbar(
-            x,
-            [o.mean(name) for o in ours],
-            yerr=[o.std(name) for o in ours],
-            marker="o",
-            capsize=3,
-            label="π-GNN",
-        )
-        others = list(dict.fromkeys(o.method for o in results if o.method != "π-GNN"))
-        for i, method in enumerate(others):
+        for i, method in enumerate(methods):
             group = [o for o in results if o.method == method]
-            color = f"C{i + 1}"
+            line: dict[str, Any] = {"color": f"C{i}", "label": method}
             if group[0].latent_vertices is None:
-                axis.axhline(group[0].mean(name), color=color, linestyle="--", label=method)
+                axis.axhline(group[0].mean(name), linestyle="--", **line)
                 continue
-            places = [o.latent_vertices for o in group]
+            line |= {"marker": "s", "linestyle": ":"} if i else {"marker": "o"}
             values, spread = [o.mean(name) for o in group], [o.std(name) for o in group]
-            axis.errorbar(
-                places,
-                values,
-                spread,
-                color=color,
-                marker="s",
-                linestyle=":",
-                capsize=3,
-                label=method,
-            )
-        axis.set(xlabel="latent vertices P", ylabel=label, xticks=x)
+            axis.errorbar([o.latent_vertices for o in group], values, spread, capsize=3, **line)
+        ticks = [o.latent_vertices for o in _ours(results)]
+        axis.set(xlabel="latent vertices P", ylabel=label, xticks=ticks)
     axes[0].set_yscale("log")
     axes[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
@@ -468,23 +440,24 @@ def heat_maps(study: Study, p: int) -> Figure:
     return figure
 
 
-def best_latent_vertices(study: Study) -> int:
-    """The P whose networks come closest on average."""
-    ours = [o for o in study.results if o.method == "π-GNN"]
-    return min(ours, key=lambda o: o.mean("mse")).latent_vertices or 0
+def _ours(results: Sequence[MethodResult]) -> list[MethodResult]:
+    """The results of π-GNN trained on the number of vertices, for each P."""
+    return [o for o in results if o.method == "π-GNN"]
+
+
+def best_result(study: Study) -> MethodResult:
+    """The result of the P whose networks come closest on average."""
+    return min(_ours(study.results), key=lambda o: o.mean("mse"))
 
 
 def rows(results: Sequence[MethodResult]) -> list[dict[str, object]]:
     """A table's rows: mean ± standard deviation over the seeds."""
+    titles = {"mse": "MSE", "correlation": "correlation", "recall": "recall@10"}
     return [
         {
-            "method": o.method
-            if o.latent_vertices is None
-            else f"{o.method}, P = {o.latent_vertices}",
+            "method": o.method + ("" if (p := o.latent_vertices) is None else f", P = {p}"),
             "seeds": len(o.runs),
-            "MSE": f"{o.mean('mse'):.3f} ± {o.std('mse'):.3f}",
-            "correlation": f"{o.mean('correlation'):.3f} ± {o.std('correlation'):.3f}",
-            "recall@10": f"{o.mean('recall'):.3f} ± {o.std('recall'):.3f}",
+            **{title: f"{o.mean(name):.3f} ± {o.std(name):.3f}" for name, title in titles.items()},
         }
         for o in results
     ]
@@ -503,7 +476,7 @@ def write(
     study: Study, config: StudyConfig, graphs: Sequence[Data], folder: Path, title: str
 ) -> Path:
     """Writes figures as PNG and SVG, and the page; returns the page's path."""
-    p = best_latent_vertices(study)
+    p = best_result(study).latent_vertices or 0
     drawn = {"curves": curves(study.results), "heat-maps": heat_maps(study, p)}
     for name, figure in drawn.items():
         figure.savefig(folder / f"{name}.png", dpi=150)
@@ -536,7 +509,7 @@ def write(
 
 def _verdict(study: Study) -> str:
     """Which claims of the paper hold, and why others do not."""
-    ours = [o for o in study.results if o.method == "π-GNN"]
+    ours = _ours(study.results)
     low = ", ".join(str(o.latent_vertices) for o in ours if o.mean("mse") < 1)
     lowest = min(o.mean("correlation") for o in ours)
     best = [o for o in study.results if o.method == FOR_DISTANCES]
@@ -556,12 +529,10 @@ def _verdict(study: Study) -> str:
 
 def summary(study: Study) -> dict[str, float | int]:
     """The figures that matter most."""
-    ours = [o for o in study.results if o.method == "π-GNN"]
-    p = best_latent_vertices(study)
-    best = next(o for o in ours if o.latent_vertices == p)
+    best = best_result(study)
     return {
         "pairs": len(study.distances) * (len(study.distances) + 1) // 2,
-        "best_latent_vertices": p,
+        "best_latent_vertices": best.latent_vertices or 0,
         "mse_at_best": best.mean("mse"),
-        "lowest_correlation": float(np.min([o.mean("correlation") for o in ours])),
+        "lowest_correlation": min(o.mean("correlation") for o in _ours(study.results)),
     }
