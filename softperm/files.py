@@ -248,8 +248,6 @@ def _remove_parts(parts: Iterable[Path]) -> None:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:  # it runs, but belongs to another user
+        return not isinstance(error, ProcessLookupError)
     return True

@@ -134,13 +134,10 @@ def map_in_processes(
 
     pool = ProcessPoolExecutor(processes, initializer=_end_with_parent, initargs=(os.getpid(),))
     waiting: deque[Future] = deque()
+    submitted = (pool.submit(function, item) for item in chain(first, items))
     try:
-        for item in chain(first, items):
-            waiting.append(pool.submit(function, item))
-            if len(waiting) == 2 * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        for future in _in_order(submitted, waiting, 2 * processes):
+            yield future.result()
     except BrokenProcessPool as error:
         raise OSError(
             "a worker process was killed, probably for lack of memory; free some memory and run "
@@ -150,6 +147,16 @@ def map_in_processes(
         for future in waiting:
             future.cancel()
         pool.shutdown(wait=True)  # kill_workers=True would race with loky's queue of items
+
+
+def _in_order(futures: Iterable[T], waiting: deque[T], most: int) -> Iterator[T]:
+    """Futures in order, of which at most so many are submitted and wait."""
+    for future in futures:
+        waiting.append(future)
+        if len(waiting) == most:
+            yield waiting.popleft()
+    while waiting:
+        yield waiting.popleft()
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -220,21 +227,13 @@ def map_on_ray(
     with ray_cluster() as (ray, cluster):
         workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         task, shared = ray.remote(num_cpus=1)(_result_or_error), ray.put(function)
-        waiting: deque = deque()
-        items, left = iter(items), True
+        submitted = (task.remote(shared, item) for item in items)
         try:
-            while waiting or left:
-                for item in islice(items, 1):
-                    waiting.append(task.remote(shared, item))
-                    break
-                else:
-                    left = False
-                if waiting and (not left or len(waiting) == 2 * workers):
-                    result, error = ray.get(waiting[0])
-                    waiting.popleft()
-                    if error is not None:
-                        raise error
-                    yield result
+            for future in _in_order(submitted, deque(), 2 * workers):
+                result, error = ray.get(future)
+                if error is not None:
+                    raise error
+                yield result
         except ray.exceptions.RayError:
             check_reachable(cluster)
             raise
