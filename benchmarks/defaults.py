@@ -32,7 +32,7 @@ from sklearn.model_selection import StratifiedKFold
 from softperm import PiGNNAligner, PiGNNClassifier, frobenius_distance
 from softperm.data.datasets import Dataset, load_dataset
 from softperm.estimators.pignn import PiGNNEstimator
-from softperm.lab.baselines.forest import CountForest
+from softperm.lab.baselines.classical import CountForest
 from softperm.pyg import Data
 from softperm.settings import PAPER
 from softperm.training.tasks import Classification

@@ -29,7 +29,7 @@ from softperm.estimators.pignn import (
     PiGNNRegressor,
     load_estimator,
 )
-from softperm.lab.baselines.forest import GraphForest
+from softperm.lab.baselines.classical import GraphForest
 from softperm.lab.systems import (
     PI_GNN,
     SYSTEMS,
@@ -271,15 +271,11 @@ class ForestEstimator(SystemEstimator):
 
     def vectors_of(self, graphs: Collection) -> Float[np.ndarray, "b F"]:
         """Refuses: trees have no vectors."""
-        raise ValueError(self._no_vectors)
+        return self.get_feature_names_out()
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Refuses: trees have no vectors."""
-        raise ValueError(self._no_vectors)
-
-    @property
-    def _no_vectors(self) -> str:
-        return f"{self.title} has no vectors: train another model, such as pi-gnn or gin"
+        raise ValueError(f"{self.title} has no vectors: train another model, such as pi-gnn or gin")
 
     def _network_config(self) -> dict[str, Any]:
         return self.model_.state()[0]

@@ -328,11 +328,7 @@ def _fit_one(run: Run, data: EvaluationData) -> _Result:
 def _in_background(
     work: Callable[[], Returned], interrupted: Callable[[], bool]
 ) -> Generator[None, None, Returned]:
-    """The result of work that another thread does; yields while it is not finished.
-
-    Raises:
-        KeyboardInterrupt: the job is to stop.
-    """
+    """The result of work that another thread does; yields while it is not finished."""
     future = thread_pool().submit(work)
     while not wait([future], timeout=POLL_SECONDS).done:
         if interrupted():
@@ -351,27 +347,20 @@ def _train(
     interrupted: Callable[[], bool],
 ) -> Generator[None, None, list[_Result]]:
     """Trains the networks of a job, and predicts with them as each run does."""
-    system = find_system(job.runs[0].model)
-    assert isinstance(system, System)
-    networks, members = plan_networks(job.runs)
-    parts = [data.split_of(network.run) for network in networks]
-    graphs = data.with_features(settings_of(job.runs[0], StructuralFeatures), parts[0].train)
-    learnt = [_task_of(n.run, part, data) for n, part in zip(networks, parts, strict=True)]
-    stacked = _Networks(
-        system, graphs, networks, parts, [task for task, _ in learnt], [y for _, y in learnt],
-        _common_config(job, members), device,
-    )  # fmt: skip
-    steps = stacked.train(checkpoint, _fingerprint(job, data), on_epoch, interrupted)
-    fits = yield from steps
+    stacked = _Networks(job, data, device)
+    parts = stacked.parts
+    targets = dict.fromkeys(data.targets[run.dataset].fingerprint for run in job.runs)
+    fingerprint = f"{' '.join(targets)} {job.name}"
+    fits = yield from stacked.train(checkpoint, fingerprint, on_epoch, interrupted)
     by_network = _Predictions([], [])
     if len(parts[0].validation) and not all(map(reads_curve, job.runs)):
         by_network.validation.extend(stacked.outputs([part.validation for part in parts]))
     if job.runs[0].stage == "final":
-        tests = [data.splits[network.run.fold].test for network in networks]
+        tests = [data.splits[network.run.fold].test for network in stacked.networks]
         by_network.test.extend(stacked.outputs(tests))
-    sharpness = [stacked.sharpness(k) for k in range(len(networks))]
+    sharpness = [stacked.sharpness(k) for k in range(len(parts))]
     results = []
-    for run, own in zip(job.runs, members, strict=True):
+    for run, own in zip(job.runs, stacked.members, strict=True):
         first = own[0]
         task, y, part = stacked.tasks[first], stacked.targets[first], parts[first]
         predictions = by_network.of(task, own)
@@ -511,22 +500,23 @@ def _common_config(job: Job, members: Sequence[tuple[int, ...]]) -> TrainingConf
 class _Networks:
     """The networks of a job."""
 
-    def __init__(
-        self,
-        system: System,
-        graphs: Collection,
-        networks: Sequence[Network],
-        parts: Sequence[SelectionSplit],
-        tasks: Sequence[Task],
-        targets: Sequence[Tensor],
-        config: TrainingConfig,
-        device: torch.device,
-    ) -> None:
-        self.system, self.graphs, self.networks, self.parts = system, graphs, networks, parts
-        self.tasks, self.targets, self.config, self.device = tasks, targets, config, device
+    def __init__(self, job: Job, data: EvaluationData, device: torch.device) -> None:
+        first, system = job.runs[0], find_system(job.runs[0].model)
+        assert isinstance(system, System)
+        self.system, self.device = system, device
+        self.networks, self.members = plan_networks(job.runs)
+        self.config = _common_config(job, self.members)
+        self.parts = [data.split_of(network.run) for network in self.networks]
+        features = settings_of(first, StructuralFeatures)
+        self.graphs = data.with_features(features, self.parts[0].train)
+        self.tasks: list[Task] = []
+        self.targets: list[Tensor] = []
         self.models: list[nn.Module] = []
-        for network, task, part in zip(networks, tasks, parts, strict=True):
-            shape = DataShape.of(graphs, task.outputs, part.train)
+        for network, part in zip(self.networks, self.parts, strict=True):
+            task, y = _task_of(network.run, part, data)
+            self.tasks.append(task)
+            self.targets.append(y)
+            shape = DataShape.of(self.graphs, task.outputs, part.train)
             settings = model_settings(network.run)
             self.models.append(system.build(shape, settings, seed_of(network)))
 
@@ -596,11 +586,6 @@ class _Networks:
         if not isinstance(model, PiGNN):
             return None
         return measure_sharpness(model, self.graphs, self.parts[place].train)
-
-
-def _fingerprint(job: Job, data: EvaluationData) -> str:
-    targets = dict.fromkeys(data.targets[run.dataset].fingerprint for run in job.runs)
-    return f"{' '.join(targets)} {job.name}"
 
 
 def _record(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -332,24 +332,13 @@ def _epochs(cell: Cell) -> str:
 
 def numbers(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """A mapping for each cell, for programs; accuracies are between 0 and 1."""
-    return [
-        {
-            "dataset": cell.dataset,
-            "model": cell.model,
-            "metric": cell.metric,
-            "mean": cell.mean,
-            "std": cell.std,
-            "standard_error": cell.error,
-            "scores": list(cell.scores),
-            "folds": cell.folds,
-            "runs": cell.runs,
-            "seconds": cell.seconds,
-            "memory": cell.memory,
-            "selected": cell.selected,
-            **_optional_numbers(cell),
-        }
-        for cell in cells
-    ]
+    own = ("dataset", "model", "metric", "mean", "std", "error", "scores", "folds", "runs",
+           "seconds", "memory", "selected")  # fmt: skip
+    rows = []
+    for cell in cells:
+        row = {"standard_error" if k == "error" else k: getattr(cell, k) for k in own}
+        rows.append({**row, "scores": list(cell.scores), **_optional_numbers(cell)})
+    return rows
 
 
 def _optional_numbers(cell: Cell) -> dict[str, Any]:
@@ -396,20 +385,52 @@ def markdown(
     parts = [f"# {_TAG.sub('&lt;', title)}", _caption(cells), _pipes(grid(cells))]
     if missing:
         parts.append(f"Not in the tables: {_TAG.sub('&lt;', '; '.join(missing))}.")
-    if judged := classifications(cells):
-        parts += [_pipes(judged), _pipes(class_counts(cells, classes))]
-    for cell in _shown_confusions(cells):
-        parts.append(_confusion_caption(cell))
-        parts.append(_pipes(confusion(cell, (classes or {}).get(cell.dataset))))
-    if measured := sharpness(cells):
-        parts += [SHARPNESS, _pipes(measured), *uniform_permutations(cells)]
-    parts.append(_pipes(details(cells)))
-    if compared := tests(cells):
-        parts.append("Paired tests over folds, p-values not corrected for the number of tests:")
-        parts.append(_pipes(compared))
-    if selected := chosen(cells):
-        parts += ["Configurations that validation graphs chose, by outer fold:", _pipes(selected)]
+    for section in _sections(cells, classes or {}):
+        parts += [section.text] if section.text else []
+        parts += [_pipes(rows) for rows in section.tables]
+        parts += section.warnings
     return "\n\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A part of the report after the main table.
+
+    Attributes:
+        tables: rows of each table.
+        text: what stands before the tables; ``of_page`` on the page, if it says more there.
+        heading: on the page.
+        warnings: sentences after the tables; those of all sections begin the page.
+    """
+
+    tables: Sequence[Sequence[Mapping[str, str]]]
+    text: str = ""
+    heading: str = ""
+    of_page: str = ""
+    warnings: Sequence[str] = ()
+
+
+def _sections(cells: Sequence[Cell], classes: Mapping[str, Sequence[str]]) -> Iterator[_Section]:
+    """The parts of the report that have something to say."""
+    if judged := classifications(cells):
+        yield _Section([judged, class_counts(cells, classes)], heading="Classifications")
+    for cell in cells:
+        if cell.confusion is not None and len(cell.confusion) <= MOST_CLASSES:
+            times = f", each graph {cell.runs} times" if cell.runs > 1 else ""
+            caption = f"{cell.dataset}, {cell.title}: test graphs of all folds{times}, and what "
+            table = confusion(cell, classes.get(cell.dataset))
+            yield _Section([table], f"{caption}they were taken for.")
+    if measured := sharpness(cells):
+        warnings = uniform_permutations(cells)
+        yield _Section([measured], SHARPNESS, "Soft permutations", warnings=warnings)
+    yield _Section([details(cells)], heading="Details")
+    if compared := tests(cells):
+        text = "Paired tests over folds, p-values not corrected for the number of tests:"
+        yield _Section([compared], text, "Paired tests", PAIRED)
+    if selected := chosen(cells):
+        text = "Configurations that validation graphs chose, by outer fold:"
+        of_page = "What validation graphs chose in each outer fold, counted from 0."
+        yield _Section([selected], text, "Chosen configurations", of_page)
 
 
 SHARPNESS = (
@@ -417,17 +438,11 @@ SHARPNESS = (
     "first component with all of the variance of the aligned matrices means that they say one "
     "number."
 )
-
-
-def _shown_confusions(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells whose confusion matrix is shown: those with few classes."""
-    return [c for c in cells if c.confusion is not None and len(c.confusion) <= MOST_CLASSES]
-
-
-def _confusion_caption(cell: Cell) -> str:
-    times = f", each graph {cell.runs} times" if cell.runs > 1 else ""
-    graphs = f"test graphs of all folds{times}"
-    return f"{cell.dataset}, {cell.title}: {graphs}, and what they were taken for."
+PAIRED = (
+    "Over the same folds: t-test corrected for overlapping training sets (Nadeau and Bengio), and "
+    "Wilcoxon's signed-rank test; p-values as they are, not corrected for the number of tests. "
+    "Differences of shares in per cent."
+)
 
 
 def latex(cells: Sequence[Cell]) -> str:
@@ -470,33 +485,16 @@ def _page(
     page.table(grid(cells))
     if missing:
         page.paragraph(f"Not in the tables: {'; '.join(missing)}.")
-    for warning in uniform_permutations(cells):
+    sections = list(_sections(cells, classes))
+    for warning in chain.from_iterable(section.warnings for section in sections):
         page.paragraph(f"Warning: {warning}")
-    if judged := classifications(cells):
-        page.heading("Classifications")
-        page.table(judged)
-        page.table(class_counts(cells, classes))
-    for cell in _shown_confusions(cells):
-        page.paragraph(_confusion_caption(cell))
-        page.table(confusion(cell, classes.get(cell.dataset)))
-    if measured := sharpness(cells):
-        page.heading("Soft permutations")
-        page.paragraph(SHARPNESS)
-        page.table(measured)
-    page.heading("Details")
-    page.table(details(cells))
-    if compared := tests(cells):
-        page.heading("Paired tests")
-        page.paragraph(
-            "Over the same folds: t-test corrected for overlapping training sets (Nadeau and "
-            "Bengio), and Wilcoxon's signed-rank test; p-values as they are, not corrected for "
-            "the number of tests. Differences of shares in per cent."
-        )
-        page.table(compared)
-    if selected := chosen(cells):
-        page.heading("Chosen configurations")
-        page.paragraph("What validation graphs chose in each outer fold, counted from 0.")
-        page.table(selected)
+    for section in sections:
+        if section.heading:
+            page.heading(section.heading)
+        if text := section.of_page or section.text:
+            page.paragraph(text)
+        for rows in section.tables:
+            page.table(rows)
     if any(drawn.values()):
         page.heading("Training curves")
     for dataset, figure in drawn.items():

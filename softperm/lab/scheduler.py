@@ -220,14 +220,7 @@ class LocalExecutor:
 
 @dataclass
 class _ActiveJob:
-    """A job that takes turns with others.
-
-    Attributes:
-        job: the job.
-        checkpoint: its checkpoint.
-        steps: its training, which yields after each epoch.
-        stream: its CUDA stream, if it has one.
-    """
+    """A job that takes turns with others: its training yields after each epoch."""
 
     job: Job
     checkpoint: Path

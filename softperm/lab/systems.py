@@ -329,7 +329,7 @@ def _ogb_grid(dropout: float) -> dict[str, tuple]:
 
 _LAYERS = {"hidden": (32, 64), "layers": (3, 5)}
 _RATES = {"learning_rate": (1e-4, 1e-2, 1e-3), "batch_size": (32,)}
-_KGNN = "kgnn:HierarchicalGNN"
+_KGNN = "qm9:HierarchicalGNN"
 _BASELINES = (
     _classification(
         "gin",
@@ -393,7 +393,7 @@ _BASELINES = (
     _classification(
         "diffpool",
         "DiffPool",
-        network="diffpool:DiffPool",
+        network="classification:DiffPool",
         reads="head",
         grid={
             "hidden": (64,),
@@ -444,18 +444,18 @@ CLASSICAL: dict[str, ClassicalSystem] = {
             "wl-kernel",
             "WL subtree kernel",
             tables=("classification",),
-            network="wl:WLKernelClassifier",
+            network="classical:WLKernelClassifier",
             grid={"iterations": (1, 2, 3, 4, 5, 6), "C": (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)},
             ignores=("x", "edge_label", "edge_attr", "edge_weight"),
         ),
         _forest(
             "wl-forest",
             "Random forest on WL colours",
-            network="forest:ColourForest",
+            network="classical:ColourForest",
             grid={"rounds": (0, 1, 2, 3, 4), "min_graphs": (5, 2)},
             ignores=("x", "edge_attr", "edge_weight"),
         ),
-        _forest("forest", "Random forest on counts", network="forest:CountForest", grid={}),
+        _forest("forest", "Random forest on counts", network="classical:CountForest", grid={}),
     )
 }
 """Kernel methods and random forests, by name."""

@@ -163,7 +163,7 @@ def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
     monkeypatch.setenv("SOFTPERM_MIRROR", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setattr("softperm.data.datasets.store.time.sleep", lambda _: None)
     monkeypatch.setattr(
-        "softperm.lab.baselines.diffpool.DiffPool.needed", lambda self, batch: 2**60
+        "softperm.lab.baselines.classification.DiffPool.needed", lambda self, batch: 2**60
     )
     root = tmp_path / "root"
     write_tu(root / "tu" / "TINY", *rings_and_cliques(40))

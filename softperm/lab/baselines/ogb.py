@@ -15,6 +15,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 from torch_geometric.nn import PNAConv
 from torch_geometric.nn.aggr import SoftmaxAggregation
+from torch_geometric.utils import subgraph, to_dense_adj
 
 from softperm.data.collection import GraphBatch, prepare
 from softperm.lab.baselines.layers import (
@@ -157,6 +158,7 @@ gin_with_edges = partial(ogb_example, GINRound)
 
 AGGREGATORS = ["mean", "min", "max", "std"]
 SCALERS = ["identity", "amplification", "attenuation"]
+TOWERS = 4  # groups of channels, each with its own messages; a divisor of H
 
 
 class PNARound(nn.Module):
@@ -170,12 +172,9 @@ class PNARound(nn.Module):
 
     Args:
         degree_counts: number of training vertices with degree 0, 1, 2, …
-        towers: groups of channels, each with its own messages; a divisor of H.
     """
 
-    def __init__(
-        self, hidden: int, edge_size: int, degree_counts: Sequence[int], towers: int = 4
-    ) -> None:
+    def __init__(self, hidden: int, edge_size: int, degree_counts: Sequence[int]) -> None:
         super().__init__()
         known = degree_counts if any(degree_counts[1:]) else (0, 1)
         counts = torch.tensor(known, device="cpu")  # PNAConv reads them, also if built on meta
@@ -186,7 +185,7 @@ class PNARound(nn.Module):
             SCALERS,
             counts,
             edge_dim=hidden,
-            towers=towers,
+            towers=TOWERS,
             divide_input=True,
         )
         self.edge = nn.Linear(edge_size, hidden, bias=False)
@@ -306,19 +305,15 @@ def first_eigenvector(
     """
     vertices, sizes = int(ptr[-1]), ptr.diff()
     phi = torch.zeros(vertices, dtype=torch.float64, device=ptr.device)
-    owner = owners(ptr, vertices)
-    local = torch.arange(vertices, device=ptr.device) - ptr[owner]
-    width = _widths(sizes)
-    for n in width.unique().tolist():
+    owner, width = owners(ptr, vertices), _widths(sizes)
+    for n in width[sizes > 0].unique().tolist():
         chosen = (width == n).nonzero()[:, 0]  # (b,)
-        place = torch.full_like(sizes, -1)
-        place[chosen] = torch.arange(len(chosen), device=ptr.device)
-        edge = edge_index[:, place[owner[edge_index[0]]] >= 0]
-        adjacency = torch.zeros(len(chosen), n, n, dtype=torch.float64, device=ptr.device)
-        adjacency[place[owner[edge[0]]], local[edge[0]], local[edge[1]]] = 1.0
-        vector = _eigenvectors(adjacency, sizes[chosen])  # (b, n)
-        mine = place[owner] >= 0
-        phi[mine] = vector[place[owner[mine]], local[mine]]
+        mine = width[owner] == n  # (V,)
+        place = torch.searchsorted(chosen, owner[mine])  # the graph of each of these vertices
+        edges, _ = subgraph(mine, edge_index, relabel_nodes=True)
+        adjacency = to_dense_adj(edges, place, max_num_nodes=n, batch_size=len(chosen))
+        vector = _eigenvectors(adjacency.double(), sizes[chosen])  # (b, n)
+        phi[mine] = vector[torch.arange(n, device=ptr.device) < sizes[chosen, None]]
     return phi
 
 

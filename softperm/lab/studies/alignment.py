@@ -24,7 +24,6 @@ class AlignedPair:
         before: cosine of their adjacency matrices as they are numbered.
         after: cosine of their aligned adjacency matrices DᵀAD.
         accuracy: of the network on graphs that it was not trained on.
-        kinds: the kinds that the network tells apart.
     """
 
     graphs: tuple[Data, Data]
@@ -32,7 +31,6 @@ class AlignedPair:
     before: float
     after: float
     accuracy: float
-    kinds: tuple[str, str] = ("barbells", "lollipops")
 
 
 def run(seed: int = 0, epochs: int = 60) -> AlignedPair:

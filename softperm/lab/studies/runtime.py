@@ -96,11 +96,7 @@ def run(
 
 
 def _load(path: Path, circumstances: dict[str, Any]) -> dict[tuple[int, int], Timing]:
-    """Loads finished measurements by n and P.
-
-    Raises:
-        ValueError: the file is damaged, or was measured under other circumstances.
-    """
+    """Loads finished measurements by n and P; refuses those of other circumstances."""
     if not path.exists():
         return {}
     try:

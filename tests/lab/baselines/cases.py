@@ -9,7 +9,7 @@ from samples import collect, double, random_graph, renumber
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
-from softperm.lab.baselines.wl import count_colours
+from softperm.lab.baselines.classical import count_colours
 from softperm.lab.systems import SYSTEMS, DataShape
 
 SMALL: dict[str, dict] = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 from samples import collect, labelled_path, rings_and_cliques
 
-from softperm.lab.baselines.forest import ColourForest, CountForest
+from softperm.lab.baselines.classical import ColourForest, CountForest
 from softperm.lab.systems import find_system
 from softperm.training.tasks import Classification, MultiLabel, Regression
 

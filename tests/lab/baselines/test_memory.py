@@ -9,9 +9,8 @@ from samples import collect
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from softperm.lab.baselines.diffpool import DiffPool
-from softperm.lab.baselines.kgnn import HierarchicalGNN
-from softperm.lab.baselines.qm9 import DTNN, MPNN, PPGN
+from softperm.lab.baselines.classification import DiffPool
+from softperm.lab.baselines.qm9 import DTNN, MPNN, PPGN, HierarchicalGNN
 from softperm.lab.systems import SYSTEMS, DataShape
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")

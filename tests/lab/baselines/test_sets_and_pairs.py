@@ -10,24 +10,22 @@ from lab.baselines.cases import GRAPHS, SMALL, network, outputs, shuffled
 from samples import collect, double, plain_graph
 from torch.testing import assert_close
 
-from softperm.lab.baselines.diffpool import DiffPool
-from softperm.lab.baselines.kgnn import (
-    HierarchicalGNN,
-    edges_within,
-    local_neighbours,
-    parts,
-    subsets,
-)
+from softperm.lab.baselines.classification import DiffPool
 from softperm.lab.baselines.layers import TooLarge
 from softperm.lab.baselines.ogb import DGN, PHMLinear, directions, first_eigenvector
 from softperm.lab.baselines.qm9 import (
     DTNN,
     MPNN,
     PPGN,
+    HierarchicalGNN,
     all_pairs,
     bond_distance,
+    edges_within,
     euclidean_distance,
+    local_neighbours,
     pair_features,
+    parts,
+    subsets,
 )
 from softperm.lab.evaluation_data import with_positions
 from softperm.lab.systems import SYSTEMS, DataShape

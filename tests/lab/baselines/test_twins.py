@@ -27,8 +27,8 @@ from softperm.lab.baselines.classification import (
     GCNLayer,
     SAGELayer,
     SAGEPoolLayer,
+    side_losses,
 )
-from softperm.lab.baselines.diffpool import side_losses
 from softperm.lab.baselines.layers import (
     edge_conditioned_sum,
     mean_readout,

@@ -10,7 +10,7 @@ from lab.baselines.cases import shuffled, wl_kernel
 from samples import collect, plain_graph, rings_and_cliques
 
 from softperm.data.datasets import load_dataset
-from softperm.lab.baselines.wl import WLKernelClassifier, refine_colours
+from softperm.lab.baselines.classical import WLKernelClassifier, refine_colours
 from softperm.lab.systems import CLASSICAL
 from softperm.training.tasks import Classification
 
