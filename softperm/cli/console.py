@@ -16,7 +16,6 @@ import typer
 
 from softperm.errors import GraphError, GraphWarning
 from softperm.files import disk_errors, exclusive, remove_abandoned, remove_abandoned_parts
-from softperm.progress import progress_bars
 
 Log = Callable[[str], None]
 
@@ -203,13 +202,6 @@ def lines(log: Log = echo) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-@contextmanager
-def counting(activity: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Progress of a loop; yields a function of the number done and the total, if known."""
-    with progress_bars() as report:
-        yield lambda done, total: report(activity, done, total or 0)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from softperm.cli.console import echo, ready_folder
 from softperm.cli.inputs import DataRoot, Json, Symmetrise
+from softperm.progress import progress_bars
 
 if TYPE_CHECKING:
     from softperm.data.datasets.dataset import Dataset
@@ -78,13 +80,10 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check raw files, the data in them, prepared files and splits; exit code 2 if one is bad."""
-    from dataclasses import asdict
-
     from softperm.data.datasets.catalogue import find_entry, known_names
     from softperm.data.datasets.store import open_store
     from softperm.data.datasets.verify import raw_path
     from softperm.data.datasets.verify import verify as look
-    from softperm.progress import progress_bars
 
     store = open_store(data_root)
     entries = [find_entry(name) for name in names or known_names()]
@@ -108,36 +107,30 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Compare statistics of datasets with those in the paper, and draw some graphs."""
-    results = []
-    for name in names:
-        results.append(_show(name, out, data_root, symmetrise, figures, as_json))
-    if as_json:
-        _table(results, as_json)
-
-
-def _show(
-    name: str, out: Path, root: Path | None, symmetrise: bool, figures: bool, as_json: bool
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from softperm.data.datasets import load_dataset
     from softperm.data.datasets.statistics import compare
 
-    dataset = load_dataset(name, root, symmetrise=symmetrise, progress=True)
-    compared = compare(dataset)
-    paths = _pictures(dataset, out) if figures else []
-    if not as_json:
-        _print_comparison(dataset, compared)
-        for path in paths:
-            echo(f"wrote {path}")
-    return {
-        "name": name,
-        "fingerprint": dataset.fingerprint,
-        "self_loops_left_out": dataset.schema.self_loops,
-        "repeats_left_out": dataset.schema.duplicates,
-        "statistics": [asdict(c) for c in compared],
-        "figures": [str(p) for p in paths],
-    }
+    results = []
+    for name in names:
+        dataset = load_dataset(name, data_root, symmetrise=symmetrise, progress=True)
+        compared = compare(dataset)
+        paths = _pictures(dataset, out) if figures else []
+        if not as_json:
+            _print_comparison(dataset, compared)
+            for path in paths:
+                echo(f"wrote {path}")
+        results.append(
+            {
+                "name": name,
+                "fingerprint": dataset.fingerprint,
+                "self_loops_left_out": dataset.schema.self_loops,
+                "repeats_left_out": dataset.schema.duplicates,
+                "statistics": [asdict(c) for c in compared],
+                "figures": [str(p) for p in paths],
+            }
+        )
+    if as_json:
+        _table(results, as_json)
 
 
 def _pictures(dataset: Dataset, out: Path) -> list[Path]:
@@ -153,19 +146,17 @@ def _pictures(dataset: Dataset, out: Path) -> list[Path]:
 
 
 def _print_comparison(dataset: Dataset, compared: Sequence[Comparison]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     title = f"{dataset.name}: {len(dataset):,} graphs, {dataset.task}"
-    table = Table("", "here", "paper", "why they differ", title=title)
-    for row in compared:
-        table.add_row(
-            row.field.replace("_", " "),
-            _number(row.found, row.digits),
-            _number(row.published, row.digits),
-            row.note,
-        )
-    Console().print(table)
+    rows = [
+        {
+            "": row.field.replace("_", " "),
+            "here": _number(row.found, row.digits),
+            "paper": _number(row.published, row.digits),
+            "why they differ": row.note,
+        }
+        for row in compared
+    ]
+    _table(rows, False, title)
 
 
 def _number(value: float | int | None, digits: int) -> str:
@@ -174,7 +165,7 @@ def _number(value: float | int | None, digits: int) -> str:
     return f"{value:,.{digits}f}" if isinstance(value, float) else f"{value:,}"
 
 
-def _table(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+def _table(rows: Sequence[dict[str, Any]], as_json: bool, title: str | None = None) -> None:
     import json
 
     from rich.console import Console
@@ -183,9 +174,7 @@ def _table(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(list(rows), indent=2, ensure_ascii=False))
         return
-    table = Table(*(rows[0] if rows else ("nothing here",)))
+    table = Table(*(rows[0] if rows else ("nothing here",)), title=title)
     for row in rows:
-        table.add_row(
-            *("yes" if v is True else "no" if v is False else str(v) for v in row.values())
-        )
+        table.add_row(*(("no", "yes")[v] if isinstance(v, bool) else str(v) for v in row.values()))
     Console().print(table)

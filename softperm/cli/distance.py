@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
-from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, read_file
-from softperm.files import CSVWriter, remove_abandoned_parts
+from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, output_option, read_file
+from softperm.files import CSVWriter, remove_abandoned_parts, write_atomically
 
 
 def distance(
     data: Annotated[Path, typer.Argument(help="Graphs, in any format that train reads.")],
-    out: Annotated[
-        Path, typer.Option(help="File to write: .npz or .csv.", rich_help_panel="Output")
-    ] = Path("distances.npz"),
+    out: Annotated[Path, output_option(help="File to write: .npz or .csv.")] = Path(
+        "distances.npz"
+    ),
     labels: Annotated[
         bool, typer.Option(help="Match only vertices of equal label with each other.")
     ] = False,
@@ -36,7 +36,6 @@ def distance(
     import numpy as np
 
     from softperm.distance import frobenius_intervals
-    from softperm.files import write_atomically
 
     writers = {".npz": _npz, ".csv": _csv}
     if out.suffix not in writers:

@@ -9,30 +9,25 @@ import typer
 
 from softperm.cli.console import print_result
 from softperm.cli.inputs import (
-    DataRoot,
-    Device,
-    Engine,
-    IdColumn,
     Json,
-    Processes,
     Run,
-    SkipEmpty,
-    SmilesColumn,
     Source,
-    Strict,
-    Symmetrise,
+    TableInput,
     compute_table,
+    output_option,
+    with_shared,
 )
 
 
+@with_shared
 def embed(
     run: Run,
     data: Source,
+    options: TableInput,
     out: Annotated[
         Path,
-        typer.Option(
-            help="File to write: .npz, .parquet, .csv or .jsonl; or a folder, for Parquet.",
-            rich_help_panel="Output",
+        output_option(
+            help="File to write: .npz, .parquet, .csv or .jsonl; or a folder, for Parquet."
         ),
     ] = Path("vectors.npz"),
     compact: Annotated[
@@ -40,15 +35,6 @@ def embed(
         typer.Option(help="Store half of symmetric matrices, times √2; distances are unchanged."),
     ] = False,
     half: Annotated[bool, typer.Option(help="Store numbers with 16 bits.")] = False,
-    device: Device = "auto",
-    smiles_column: SmilesColumn = None,
-    id_column: IdColumn = None,
-    symmetrise: Symmetrise = False,
-    skip_empty: SkipEmpty = False,
-    strict: Strict = False,
-    data_root: DataRoot = None,
-    engine: Engine = "local",
-    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
     """Align each graph; writes its vector vec(DᵀAD), vec(DᵀX) to a table.
@@ -56,13 +42,10 @@ def embed(
     A graph without a vector has the reason in the column ``problem``. Memory does not grow with the
     number of graphs, and an interrupted command resumes.
     """
+    endings = (".npz", ".parquet", ".csv", ".jsonl")
     summary, length = compute_table(
-        run, data, out, (".npz", ".parquet", ".csv", ".jsonl"), device=device,
-        smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise,
-        skip_empty=skip_empty, strict=strict, data_root=data_root, engine=engine,
-        processes=processes,
-        options={"vectors": True, "compact": compact, "half": half},
-    )  # fmt: skip
+        run, data, out, endings, options, vectors=True, compact=compact, half=half
+    )
     problems = {"problems": summary.problems} if summary.problems else {}
     result = {"graphs": summary.rows, **problems, "length": length, "vectors": str(out)}
     print_result(result, as_json)

@@ -11,7 +11,7 @@ import typer
 
 from softperm.cli.console import hint_at_resuming, logging_to, print_result, ready_folder
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
-from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise
+from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise, output_option
 from softperm.progress import progress_bars
 from softperm.settings import names_in
 
@@ -46,8 +46,7 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[
-        Path,
-        Option(help="Run folder; finished runs in it are not repeated.", rich_help_panel="Output"),
+        Path, output_option(help="Run folder; finished runs in it are not repeated.")
     ] = Path("evaluation"),
     target: Annotated[
         str | None, Option(help="Targets, separated by commas; all of the recipe by default.")
@@ -139,7 +138,7 @@ def evaluate(
     else:
         own = _own(plan, data, target, task, smiles_column, symmetrise, seed, folds)
         loaders = [lambda: own]
-    if keep_best and not any(name in PI_GNN for name in map(_base, models)):
+    if keep_best and not any(name.partition("+")[0] in PI_GNN for name in models):
         raise ValueError("--keep-best trains a π-GNN: name one with --models, such as pi-gnn")
     ready_folder(out)
     settings = ProtocolSettings(final_runs=plan.final_runs, seed=seed, stack=stack)
@@ -293,10 +292,6 @@ def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable
     return load
 
 
-def _base(model: str) -> str:
-    return model.partition("+")[0]
-
-
 def _keep_best(
     cells: Sequence[Cell],
     source: _Source,
@@ -320,7 +315,8 @@ def _keep_best(
 
     folders = {}
     for target in dict.fromkeys(cell.dataset for cell in cells):
-        rivals = [c for c in cells if c.dataset == target and _base(c.model) in PI_GNN]
+        own = [cell for cell in cells if cell.dataset == target]
+        rivals = [cell for cell in own if cell.model.partition("+")[0] in PI_GNN]
         if not rivals:
             continue
         best = max(rivals, key=lambda cell: cell.validation_rank)
@@ -379,9 +375,8 @@ def _own(
     kind = choose_task(task, file)
     examples = from_file(file, kind, test_fraction=0.0, validation_fraction=0.0, seed=seed)
     y = examples.y if kind == "classification" else examples.y.double()
-    name = (
-        file.name if catalogue_spelling(file.name) is None else f"{file.name}-file"
-    )  # not the paper's
+    known = catalogue_spelling(file.name) is not None
+    name = f"{file.name}-file" if known else file.name  # not the paper's
     return _Source(
         from_graphs(recipe, name, examples.graphs, y, kind, seed, folds),
         () if examples.classes is None else tuple(map(str, examples.classes)),

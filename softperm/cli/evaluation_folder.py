@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from softperm.cli.console import refuse_foreign
+from softperm.files import exclusive, write_atomically
 
 FILE = "evaluation.json"
 CLASSES = "classes.json"
@@ -34,8 +35,6 @@ def claimed_folder(
     Raises:
         ValueError: the folder holds, or another process writes, results with other settings.
     """
-    from softperm.files import exclusive, write_atomically
-
     path = out / FILE
     refuse_foreign(out, WRITTEN, "evaluation", path.exists() or (out / "records").exists())
     running = out / "locks" / f"running-{uuid4().hex}"
@@ -55,8 +54,6 @@ def claimed_folder(
 
 def _is_running(out: Path) -> bool:
     """Whether a process evaluates in this folder; removes the locks of killed ones."""
-    from softperm.files import exclusive
-
     for lock in (out / "locks").glob("running-*.lock"):
         try:
             with exclusive(lock.with_suffix(""), wait=None):
@@ -69,11 +66,7 @@ def _is_running(out: Path) -> bool:
 def _compatible_requests(
     path: Path, settings: dict[str, Any]
 ) -> tuple[list[list[str]], int | None]:
-    """Requests made earlier with the same settings, and the smallest number of final runs.
-
-    Raises:
-        ValueError: the folder holds results of an evaluation with other settings.
-    """
+    """Requests made earlier with the same settings, and the smallest number of final runs."""
     if not path.exists():
         return [], None
     folders = (path.parent / part for part in ("records", "checkpoints"))
@@ -105,8 +98,6 @@ def _compatible_requests(
 
 def add_classes(out: Path, classes: Mapping[str, Sequence[str]]) -> None:
     """Adds the names of the classes of datasets to ``classes.json``, which reports read."""
-    from softperm.files import write_atomically
-
     known = {**classes_in(out), **{name: list(names) for name, names in classes.items() if names}}
     if known:
         write_atomically(out / CLASSES, json.dumps(known, indent=2, sort_keys=True) + "\n")
@@ -155,11 +146,7 @@ def not_started(folder: Path, pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _requests(content: dict[str, Any]) -> list[list[str]]:
-    """The requested pairs of dataset and system.
-
-    Raises:
-        ValueError: they are not pairs of names.
-    """
+    """The requested pairs of dataset and system; ValueError if they are not pairs of names."""
     requested = content.get(REQUESTED, [])
     for pair in requested:
         if not isinstance(pair, list) or [type(name) for name in pair] != [str, str]:

@@ -14,17 +14,17 @@ import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file, ready_folder
 from softperm.cli.inputs import (
-    DataRoot,
-    Device,
     Json,
+    ModelInput,
     Run,
-    SmilesColumn,
     Source,
-    Symmetrise,
     load_model,
+    output_option,
     read_for,
+    with_shared,
 )
-from softperm.files import CSVWriter, appearing
+from softperm.files import CSVWriter, appearing, write_atomically
+from softperm.progress import progress_bars
 from softperm.settings import names_in
 
 if TYPE_CHECKING:
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from softperm.nn.attribution import Explanation
 
 PICTURED = 50  # pictures without --graphs
+CURVES = ("removed", "largest_first", "smallest_first", "random")
+"""Columns of a deletion curve."""
 
 
+@with_shared
 def explain(
     run: Run,
     data: Source,
+    options: ModelInput,
     out: Annotated[
-        Path,
-        typer.Option(
-            help="Table: .csv, or .jsonl with one graph per line.", rich_help_panel="Output"
-        ),
+        Path, output_option(help="Table: .csv, or .jsonl with one graph per line.")
     ] = Path("explanations.csv"),
     graphs: Annotated[
         str | None, typer.Option(help="IDs of graphs, separated by commas; all by default.")
@@ -70,10 +71,6 @@ def explain(
     deletion: Annotated[
         Path | None, typer.Option(help="CSV file of deletion curves to write.")
     ] = None,
-    device: Device = "auto",
-    smiles_column: SmilesColumn = None,
-    symmetrise: Symmetrise = False,
-    data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Explain each prediction by the contributions of vertices, edges and attributes.
@@ -85,8 +82,6 @@ def explain(
     their vertices. Deletion curves show how the output falls when the largest contributions are
     removed first.
     """
-    from softperm.progress import progress_bars
-
     writers = {".csv": _write_csv, ".jsonl": _write_json}
     if out.suffix not in writers:
         raise ValueError(f"--out must end in .csv or .jsonl; got {out}")
@@ -95,9 +90,13 @@ def explain(
             ready_file(path)
     if pictures is not None:
         ready_folder(pictures)
+    import torch
+
+    from softperm.explain import deletion_curve
+
     with lines(), progress_bars() as report:
-        estimator = load_model(run, device)
-        source = read_for(estimator, data, data_root, smiles_column, symmetrise)
+        estimator = load_model(run, options.device)
+        source = read_for(estimator, data, options)
         index = _chosen(source.ids, graphs)
         with naming_graphs(source.ids):
             collection = estimator.collect(source.graphs)
@@ -109,14 +108,21 @@ def explain(
         gains, words, error = [], "", 0.0
         with _appearing(out) as table, _appearing(deletion) as curves:
             write = writers[out.suffix](table, number)
-            write_curve = _write_curves(curves)
+            points = None if curves is None else CSVWriter(curves)
+            if points is not None:
+                points.writerow(["graph", "output", *CURVES])
             for done, (i, explanation) in enumerate(zip(index, explanations, strict=True)):
                 report("explaining", done, len(index))
                 name = source.ids[i]
                 write(name, explanation)
                 words, error = explanation.explains, max(error, explanation.relative_error)
-                if deletion is not None:
-                    gains.append(write_curve(name, estimator, collection, i, explanation, number))
+                if points is not None:
+                    graph = collection.select(torch.tensor([i]))
+                    curve = deletion_curve(estimator, graph, explanation, output=number)
+                    shown = explanation.output_names[curve.output]
+                    rows = zip(*(getattr(curve, column).tolist() for column in CURVES), strict=True)
+                    points.writerows([name, shown, *row] for row in rows)
+                    gains.append(curve.gain)
                 if pictures is not None and (graphs is not None or done < PICTURED):
                     stem = f"{done:04d}-{_file_name(name)}"
                     _draw(pictures / stem, estimator, collection, i, name, explanation, number)
@@ -199,36 +205,6 @@ def _write_json(stream: Any, output: int | None) -> Callable[[str, Explanation],
     return write
 
 
-def _write_curves(stream: Any) -> Callable[..., float]:
-    """A function that computes and writes the deletion curve of a graph, and returns its gain."""
-    writer = None if stream is None else CSVWriter(stream)
-    columns = ("removed", "largest_first", "smallest_first", "random")
-    if writer is not None:
-        writer.writerow(["graph", "output", *columns])
-
-    def write(
-        name: str,
-        estimator: PiGNNEstimator,
-        collection: Collection,
-        i: int,
-        explanation: Explanation,
-        output: int | None,
-    ) -> float:
-        import torch
-
-        from softperm.explain import deletion_curve
-
-        assert writer is not None
-        graph = collection.select(torch.tensor([i]))
-        curve = deletion_curve(estimator, graph, explanation, output=output)
-        shown = explanation.output_names[curve.output]
-        points = zip(*(getattr(curve, column).tolist() for column in columns), strict=True)
-        writer.writerows([name, shown, *point] for point in points)
-        return curve.gain
-
-    return write
-
-
 def _draw(
     path: Path,
     estimator: PiGNNEstimator,
@@ -241,7 +217,6 @@ def _draw(
     """Writes the picture of a molecule as SVG, if the graph's name is its SMILES; else a PNG."""
     from softperm.explain import draw_explanation, draw_molecule
     from softperm.explore.plots import save
-    from softperm.files import write_atomically
     from softperm.pyg import Data
 
     labels = _labels(estimator, collection, i)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
-from softperm.cli.inputs import DataRoot, Device, Json, Run, SmilesColumn, Symmetrise
-from softperm.files import read_json
+from softperm.cli.inputs import Json, ModelInput, Run, output_option, with_shared
+from softperm.files import read_json, write_atomically
+from softperm.progress import progress_bars
 
 if TYPE_CHECKING:
     import socket
@@ -32,8 +33,10 @@ SHOWN_FACTS = {
 """Entries of a run's result that the page shows, with their names there."""
 
 
+@with_shared
 def explore(
     run: Run,
+    options: ModelInput,
     data: Annotated[
         str | None,
         typer.Argument(
@@ -42,8 +45,7 @@ def explore(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="File to write; RUN/explore.html by default.", rich_help_panel="Output"),
+        Path | None, output_option(help="File to write; RUN/explore.html by default.")
     ] = None,
     map_method: Annotated[
         str, typer.Option("--map", metavar="pca|umap|pacmap", help="Projection of vectors.")
@@ -76,10 +78,6 @@ def explore(
         Path | None,
         typer.Option(help="Parquet file to write as well, for Embedding Atlas."),
     ] = None,
-    device: Device = "auto",
-    smiles_column: SmilesColumn = None,
-    symmetrise: Symmetrise = False,
-    data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Write a page that shows all graphs, their soft permutations and predictions.
@@ -94,7 +92,6 @@ def explore(
         raise ValueError(f"--map must be {', '.join(METHODS)}; got {map_method!r}")
     from softperm.explore.embedding_atlas import embedding_atlas_parquet
     from softperm.explore.write_page import page_html
-    from softperm.files import write_atomically
 
     listening = _listen(host, port) if serve else None
     folder = Path(run)
@@ -103,7 +100,7 @@ def explore(
         if path is not None:
             ready_file(path)
     with lines():
-        source = _read(run, data, index, device, smiles_column, symmetrise, data_root)
+        source = _read(run, data, index, options)
         contents = _gather(source, Path(run), map_method, explain)
         result: dict[str, Any] = {"graphs": len(contents)}
         if export is not None:
@@ -129,31 +126,26 @@ class _Source:
     index: GraphIndex | None
 
 
-def _read(
-    run: str,
-    data: str | None,
-    index: Path | None,
-    device: str,
-    smiles_column: str | None,
-    symmetrise: bool,
-    data_root: Path | None,
-) -> _Source:
+def _read(run: str, data: str | None, index: Path | None, options: ModelInput) -> _Source:
     """The model of a run, and the graphs named or else those of the run."""
     from softperm.cli.inputs import load_model, read_for
     from softperm.search import GraphIndex
 
     settings = read_json(Path(run) / "config.json")
     if not settings:
-        load_model(run, device)  # says what is missing
+        load_model(run, options.device)  # says what is missing
     if data is None:
         data = settings.get("dataset") or settings.get("data")
         if not isinstance(data, str):
             raise ValueError(f"{run} does not name its graphs: softperm explore RUN DATA")
-        smiles_column = smiles_column or settings.get("smiles_column")
-        root = settings.get("data_root")
-        data_root = data_root or (Path(root) if isinstance(root, str) else None)
-    estimator = load_model(run, device)
-    source = read_for(estimator, data, data_root, smiles_column, symmetrise)
+        column, root = (settings.get(name) for name in ("smiles_column", "data_root"))
+        options = replace(
+            options,
+            smiles_column=options.smiles_column or column,
+            data_root=options.data_root or (Path(root) if isinstance(root, str) else None),
+        )
+    estimator = load_model(run, options.device)
+    source = read_for(estimator, data, options)
     library = None if index is None else GraphIndex.open(index)
     name = Path(data).name or data
     return _Source(name, estimator, source.graphs, source.ids, source.targets, library)
@@ -161,7 +153,6 @@ def _read(
 
 def _gather(source: _Source, run: Path, method: str, explained: int) -> Contents:
     from softperm.explore.contents import gather
-    from softperm.progress import progress_bars
 
     with naming_graphs(source.ids), progress_bars() as report:
         return gather(

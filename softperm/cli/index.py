@@ -25,9 +25,11 @@ from softperm.cli.inputs import (
     SkipEmpty,
     SmilesColumn,
     Symmetrise,
-    mapping,
+    check_engine,
+    output_option,
     read_file,
 )
+from softperm.parallel import map_in_processes, map_on_ray
 from softperm.progress import progress_bars
 
 VECTORS = "vectors"  # folder of the vectors in that of an index
@@ -35,7 +37,7 @@ VECTORS = "vectors"  # folder of the vectors in that of an index
 
 def index(
     data: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
-    out: Annotated[Path, typer.Option(help="Folder of the index.", rich_help_panel="Output")],
+    out: Annotated[Path, output_option(help="Folder of the index.")],
     add: Annotated[bool, typer.Option(help="Add to an existing index.")] = False,
     edge_substitution: Annotated[
         float, typer.Option(help="Cost of edges of different label; 0 ignores edge labels.")
@@ -69,7 +71,8 @@ def index(
 
     if add and not out.exists():
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
-    over = mapping(engine, processes)
+    check_engine(engine)
+    over = map_on_ray if engine == "ray" else map_in_processes
     with only_writer(out, "index", ready_folder(out)), lines(), progress_bars() as report:
         _clear_unfinished(out, add)
         library = GraphIndex.open(out) if add else None
@@ -78,7 +81,7 @@ def index(
             data, smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise
         )
         with closing(shards):
-            parts = over(PartReader(costs, symmetrise, skip_empty), shards)
+            parts = over(PartReader(costs, symmetrise, skip_empty), shards, processes)
             library, present = build_from_parts(parts, out, costs, library, report)
         if present:
             echo(f"{present:,} graphs are already in the index")

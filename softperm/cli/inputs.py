@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from softperm.cli.console import (
-    counting,
     echo,
     hint_at_resuming,
     lines,
@@ -21,7 +22,7 @@ from softperm.cli.console import (
     ready_folder,
 )
 from softperm.progress import progress_bars
-from softperm.settings import STANDARD_FIELDS, FieldNames
+from softperm.settings import STANDARD_FIELDS, FieldNames, Parameter, parameters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 
+data_option = partial(typer.Option, rich_help_panel="Data")
+hardware_option = partial(typer.Option, rich_help_panel="Hardware")
+output_option = partial(typer.Option, rich_help_panel="Output")
+
 Run = Annotated[
     str,
     typer.Argument(
@@ -41,45 +46,49 @@ Run = Annotated[
 Source = Annotated[
     str, typer.Argument(help="Graphs in any format that train reads, or the name of a dataset.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …", rich_help_panel="Hardware")]
-SmilesColumn = Annotated[
-    str | None, typer.Option(help="Column of SMILES in a table.", rich_help_panel="Data")
-]
-Symmetrise = Annotated[
-    bool, typer.Option(help="Read directed edges in both directions.", rich_help_panel="Data")
-]
-SkipEmpty = Annotated[
-    bool, typer.Option(help="Leave out graphs without vertices.", rich_help_panel="Data")
-]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(help="Folder of raw datasets, searched first.", rich_help_panel="Data"),
-]
+Device = Annotated[str, hardware_option(help="auto, cpu, cuda, …")]
+SmilesColumn = Annotated[str | None, data_option(help="Column of SMILES in a table.")]
+Symmetrise = Annotated[bool, data_option(help="Read directed edges in both directions.")]
+SkipEmpty = Annotated[bool, data_option(help="Leave out graphs without vertices.")]
+DataRoot = Annotated[Path | None, data_option(help="Folder of raw datasets, searched first.")]
 IdColumn = Annotated[
-    str | None,
-    typer.Option(help="Column of names in a table; the SMILES by default.", rich_help_panel="Data"),
+    str | None, data_option(help="Column of names in a table; the SMILES by default.")
 ]
-Strict = Annotated[
-    bool, typer.Option(help="Stop at the first graph without a result.", rich_help_panel="Data")
-]
+Strict = Annotated[bool, data_option(help="Stop at the first graph without a result.")]
 Engine = Annotated[
     str,
-    typer.Option(
-        help="local: processes of this machine; ray: the machines of a Ray cluster.",
-        rich_help_panel="Hardware",
-    ),
+    hardware_option(help="local: processes of this machine; ray: the machines of a Ray cluster."),
 ]
 Processes = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Processes, or actors on Ray; by default one per core or GPU.",
-        rich_help_panel="Hardware",
-    ),
+    hardware_option(min=1, help="Processes, or actors on Ray; by default one per core or GPU."),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel="Output")
-]
+Json = Annotated[bool, output_option("--json", help="Print the result as JSON.")]
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """Options of commands that look at some graphs with a trained model."""
+
+    device: Device = "auto"
+    smiles_column: SmilesColumn = None
+    symmetrise: Symmetrise = False
+    data_root: DataRoot = None
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """Options of commands that compute a table with a trained model."""
+
+    device: Device = "auto"
+    smiles_column: SmilesColumn = None
+    id_column: IdColumn = None
+    symmetrise: Symmetrise = False
+    skip_empty: SkipEmpty = False
+    strict: Strict = False
+    data_root: DataRoot = None
+    engine: Engine = "local"
+    processes: Processes = None
 
 
 @dataclass(frozen=True)
@@ -127,24 +136,15 @@ def compute_table(
     data: str,
     out: Path,
     endings: Sequence[str],
-    *,
-    device: str,
-    smiles_column: str | None,
-    id_column: str | None,
-    symmetrise: bool,
-    skip_empty: bool,
-    strict: bool,
-    data_root: Path | None,
-    engine: str,
-    processes: int | None,
-    options: Mapping[str, bool],
+    options: TableInput,
     nearest: tuple[int, float | None] | None = None,
+    **computed: bool,
 ) -> tuple[Summary, Any]:
     """Writes a table of a trained model's results for a file or a dataset, shard by shard.
 
-    Most arguments are options of the commands. ``endings`` are those of the formats that may be
-    written, ``options`` say what a :class:`softperm.estimators.streaming.ShardWorker` computes, and
-    ``nearest`` is the number of training graphs to name with the seconds for each graph.
+    ``endings`` are those of the formats that may be written, ``nearest`` is the number of training
+    graphs to name with the seconds for each graph, and ``computed`` says what a
+    :class:`softperm.estimators.streaming.ShardWorker` computes.
 
     Returns:
         The summary of all graphs; and the score of predictions, or the length of vectors.
@@ -152,8 +152,8 @@ def compute_table(
     from softperm.data.result_files import find_format
     from softperm.training.sources import is_dataset
 
-    check_engine(engine)
-    if engine == "ray" and is_dataset(data):
+    check_engine(options.engine)
+    if options.engine == "ray" and is_dataset(data):
         raise ValueError("--engine ray reads files, not datasets by name: name a file or a folder")
     ending, is_folder = find_format(out, endings), not out.suffix
     (ready_folder if is_folder else ready_file)(out)
@@ -163,12 +163,12 @@ def compute_table(
         from softperm.training.devices import find_device
 
         worker = streaming.ShardWorker(
-            model_folder(run), str(find_device(device)), folder=_parts_folder(out), ending=ending,
-            skip_empty=skip_empty, strict=strict, load=estimators.load_model,
-            vectors=options["vectors"], compact=options.get("compact", False),
-            half=options.get("half", False),
+            model_folder(run), str(find_device(options.device)),
+            folder=out.with_name(f"{out.name}.parts") if out.suffix else out, ending=ending,
+            skip_empty=options.skip_empty, strict=options.strict, load=estimators.load_model,
+            **computed,
         )  # fmt: skip
-        symmetrise = symmetrise or worker.estimator.symmetrise  # as in training
+        symmetrise = options.symmetrise or worker.estimator.symmetrise  # as in training
         worker = replace(worker, symmetrise=symmetrise)
         if nearest is not None:
             from softperm.search.training_index import NearestTrainingGraphs
@@ -177,15 +177,15 @@ def compute_table(
             columns_of_nearest = NearestTrainingGraphs(run, nearest[0], labels, nearest[1])
             columns_of_nearest.check()
             worker = replace(worker, columns=columns_of_nearest)
-        columns = {"smiles_column": smiles_column, "id_column": id_column}
-        rows = streaming.rows_of_part(worker)
-        shards, content = _shards(worker.estimator, data, data_root, columns, symmetrise, rows)
+        columns = {"smiles_column": options.smiles_column, "id_column": options.id_column}
+        rows, root = streaming.rows_of_part(worker), options.data_root
+        shards, content = _shards(worker.estimator, data, root, columns, symmetrise, rows)
         identity = {"data": data, "content": content, **columns, "rows": rows, **worker.identity}
-        compute: Any = partial(streaming.run_shards, processes=processes)
-        if engine == "ray":
+        compute: Any = partial(streaming.run_shards, processes=options.processes)
+        if options.engine == "ray":
             from softperm.estimators.cluster import run_on_ray
 
-            compute = partial(run_on_ray, workers=processes)
+            compute = partial(run_on_ray, workers=options.processes)
         with hint_at_resuming(out):
             summary, score = streaming.write_table(worker, shards, out, identity, compute, report)
         if summary.problems:
@@ -193,11 +193,7 @@ def compute_table(
                 f"{summary.problems:,} of {summary.rows:,} graphs have no result, the column "
                 f"problem says why; the first: {summary.first_problem}"
             )
-        return summary, len(worker.names) if options["vectors"] else score
-
-
-def _parts_folder(out: Path) -> Path:
-    return out.with_name(f"{out.name}.parts") if out.suffix else out
+        return summary, len(worker.names) if worker.vectors else score
 
 
 def _shards(
@@ -223,36 +219,20 @@ def _shards(
     return partial(collection_shards, graphs, ids, targets, rows), fingerprint
 
 
-def mapping(engine: str, processes: int | None) -> Callable[..., Any]:
-    """The function of :mod:`softperm.parallel` that maps over items, by the name of an engine."""
-    from softperm.parallel import map_in_processes, map_on_ray
-
-    check_engine(engine)
-    if engine == "ray":
-        return partial(map_on_ray, workers=processes)
-    return partial(map_in_processes, processes=processes)
-
-
 def check_engine(engine: str) -> None:
     """Raises ValueError if there is no such engine."""
     if engine not in ENGINES:
         raise ValueError(f"--engine must be {' or '.join(ENGINES)}; got {engine!r}")
 
 
-def read_for(
-    estimator: PiGNNEstimator,
-    source: str,
-    data_root: Path | None,
-    smiles_column: str | None,
-    symmetrise: bool,
-) -> Input:
+def read_for(estimator: PiGNNEstimator, source: str, options: ModelInput) -> Input:
     """The graphs of a file or a dataset, all in memory, for a trained estimator."""
     from softperm.training.sources import is_dataset
 
     if is_dataset(source):
-        return Input(*_read_dataset(estimator, source, data_root)[:3])
-    symmetrise = symmetrise or estimator.symmetrise  # as in training
-    file = read_file(source, smiles_column, symmetrise, fields=estimator.field_names)
+        return Input(*_read_dataset(estimator, source, options.data_root)[:3])
+    symmetrise = options.symmetrise or estimator.symmetrise  # as in training
+    file = read_file(source, options.smiles_column, symmetrise, fields=estimator.field_names)
     if estimator.molecules_:  # features of OGB and QM9 are computed from SMILES, the names
         return Input(list(file.ids), file.ids, file.targets)
     with naming_graphs(file.ids):
@@ -287,13 +267,130 @@ def read_file(
     """The graphs of a file with all its targets."""
     from softperm.data.formats import read_graphs
 
-    with counting("reading graphs") as count:
+    with progress_bars() as report:
         return read_graphs(
             source,
             smiles_column=smiles_column,
             symmetrise=symmetrise,
             skip_empty=skip_empty,
             fields=fields,
-            progress=count,
+            progress=lambda done, total: report("reading graphs", done, total or 0),
             id_column=id_column,
         )
+
+
+# Options derived from the declared settings, and options that several commands share.
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+HIDDEN = ("checkpoint",)  # the run folder has its own
+TEXT = ("max_time", "device")  # written otherwise than as a plain number
+
+NAMES = ("vertex_labels", "vertex_attributes", "edge_labels", "edge_attributes")
+METAVARS = dict.fromkeys(NAMES, "name,…") | {
+    "max_time": "90s|2h30m|…",
+    "head_hidden": "256,128,…",
+    "heat": "1,4,…",
+}
+
+
+def with_settings(command: Command) -> Command:
+    """Replaces the ``**settings`` of a command by an option for every setting of an estimator."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    names = {p.name for p in own}
+    derived = [_option(p) for p in parameters() if p.name not in names and p.name not in HIDDEN]
+    command.__signature__ = signature.replace(parameters=own + derived)  # type: ignore[attr-defined]
+    return command
+
+
+def with_shared(command: Command) -> Command:
+    """Replaces each parameter of a command that is a dataclass by an option for every field."""
+    signature = inspect.signature(command, eval_str=True)
+    shared: dict[str, Any] = {}
+    own: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if is_dataclass(kind := parameter.annotation):
+            shared[parameter.name] = kind
+            own += inspect.signature(parameter.annotation, eval_str=True).parameters.values()
+        else:
+            own.append(parameter)
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, kind in shared.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    run.__signature__ = signature.replace(parameters=[p.replace(kind=keyword) for p in own])  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
+
+
+def _option(each: Parameter) -> inspect.Parameter:
+    """The option of a setting; numbers are checked by the setting's own rule, not by Typer."""
+    rule = each.rule
+    as_text = rule.kind in (tuple, list, object) or rule.choices or each.name in TEXT
+    as_text = as_text or (rule.optional and each.default is not None)  # none is a value
+    kind: Any = str if as_text else rule.kind
+    default = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
+    annotation = kind | None if each.default is None else kind
+    words = METAVARS.get(each.name) or ("|".join(rule.choices) if rule.kind is str else None)
+    help = rule.help.replace("None", "unset" if each.default is None else "none")
+    option = typer.Option(help=help, metavar=words or None, rich_help_panel=rule.group)
+    return inspect.Parameter(
+        each.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[annotation, option],
+    )
+
+
+def settings_from(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of settings out of the options of a command.
+
+    Raises:
+        ValueError: an option is not written as its setting needs it.
+    """
+    read = {each.name: each for each in parameters() if each.name in options}
+    return {name: _value(each, options[name]) for name, each in read.items()}
+
+
+def _value(each: Parameter, given: Any) -> Any:
+    name = f"--{each.name.replace('_', '-')}"
+    if not isinstance(given, str):
+        return given
+    if each.name == "max_time":
+        return seconds_of(given)
+    if each.rule.kind is tuple:
+        sizes = given.split(",")
+        if not all(size.strip().isdecimal() for size in sizes):
+            raise ValueError(f"{name} must be whole numbers with commas between; got {given!r}")
+        return tuple(map(int, sizes))
+    if each.rule.kind is int:
+        return None if given == "none" else int(given) if given.isdecimal() else given
+    if each.rule.kind is float and each.rule.optional:
+        return None if given == "none" else _number(name, given)
+    return given
+
+
+def _number(name: str, given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, or none; got {given!r}") from None
+
+
+def seconds_of(text: str) -> float:
+    """A time span such as ``2h30m`` in seconds; a plain number counts seconds.
+
+    Example:
+        >>> seconds_of("2h30m"), seconds_of("90")
+        (9000.0, 90.0)
+    """
+    units = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
+    if not re.fullmatch(r"(?:\d+(?:\.\d+)?[dhms])+|\d+(?:\.\d+)?", text.strip()):
+        raise ValueError(f"--max-time must be a time span such as 90s or 2h30m; got {text!r}")
+    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms]?)", text)
+    return float(sum(float(number) * units[unit] for number, unit in parts))

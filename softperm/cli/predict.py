@@ -9,38 +9,25 @@ import typer
 
 from softperm.cli.console import echo, print_result
 from softperm.cli.inputs import (
-    DataRoot,
-    Device,
-    Engine,
-    IdColumn,
     Json,
-    Processes,
     Run,
-    SkipEmpty,
-    SmilesColumn,
     Source,
-    Strict,
-    Symmetrise,
+    TableInput,
     compute_table,
+    output_option,
+    with_shared,
 )
 
 
+@with_shared
 def predict(
     run: Run,
     data: Source,
+    options: TableInput,
     out: Annotated[
         Path,
-        typer.Option(
-            help="File to write: .csv, .jsonl or .parquet; or a folder, for Parquet.",
-            rich_help_panel="Output",
-        ),
+        output_option(help="File to write: .csv, .jsonl or .parquet; or a folder, for Parquet."),
     ] = Path("predictions.csv"),
-    device: Device = "auto",
-    smiles_column: SmilesColumn = None,
-    id_column: IdColumn = None,
-    symmetrise: Symmetrise = False,
-    skip_empty: SkipEmpty = False,
-    strict: Strict = False,
     nearest: Annotated[
         int | None,
         typer.Option(min=1, help="Number of nearest training graphs to name for each graph."),
@@ -48,9 +35,6 @@ def predict(
     time_limit: Annotated[
         float, typer.Option(min=0, help="With --nearest: seconds for each graph.")
     ] = 1.0,
-    data_root: DataRoot = None,
-    engine: Engine = "local",
-    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
     """Predict for each graph; writes a table with one row per graph.
@@ -64,12 +48,9 @@ def predict(
     far from all of them is a guess. proven is False where the time limit did not suffice; the
     distance of the nearest training graph is then between lower_bound_1 and distance_1.
     """
-    summary, score = compute_table(
-        run, data, out, (".csv", ".jsonl", ".parquet"), device=device, smiles_column=smiles_column,
-        id_column=id_column, symmetrise=symmetrise, skip_empty=skip_empty, strict=strict,
-        data_root=data_root, engine=engine, processes=processes, options={"vectors": False},
-        nearest=None if nearest is None else (nearest, time_limit),
-    )  # fmt: skip
+    endings = (".csv", ".jsonl", ".parquet")
+    ask = None if nearest is None else (nearest, time_limit)
+    summary, score = compute_table(run, data, out, endings, options, ask, vectors=False)
     if isinstance(score, str):
         echo(f"no score: {score}")
         score = {}

@@ -9,6 +9,7 @@ import typer
 
 from softperm.cli.console import lines, print_result
 from softperm.cli.inputs import Json
+from softperm.files import remove_abandoned_parts, write_atomically
 
 
 def push(
@@ -25,7 +26,6 @@ def push(
 ) -> None:
     """Upload a run to the Hugging Face Hub, with a model card; hf://OWNER/NAME then names it."""
     from softperm.explore.hub import model_card, push_to_hub
-    from softperm.files import remove_abandoned_parts, write_atomically
 
     with lines():
         if card is not None:

@@ -14,7 +14,8 @@ from softperm.cli.evaluation_folder import (
     not_started,
     requested_final_runs,
 )
-from softperm.cli.inputs import Json
+from softperm.cli.inputs import Json, output_option
+from softperm.files import write_atomically
 
 if TYPE_CHECKING:
     from softperm.lab.records import Record
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of records.")],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Output folder; the first run folder by default.", rich_help_panel="Output"
-        ),
+        Path | None, output_option(help="Output folder; the first run folder by default.")
     ] = None,
     collect: Annotated[
         bool,
@@ -96,7 +94,6 @@ def report(
 
 def _beside_the_paper(runs: list[Path], out: Path) -> Path:
     """Writes the paper's numbers beside ours and returns the path of the file."""
-    from softperm.files import write_atomically
     from softperm.lab.report import paper_markdown
 
     text = paper_markdown(runs)  # errors come before anything is written

@@ -19,9 +19,11 @@ from softperm.cli.inputs import (
     SmilesColumn,
     Symmetrise,
     check_engine,
+    output_option,
     read_file,
 )
-from softperm.files import CSVWriter
+from softperm.files import CSVWriter, write_atomically
+from softperm.progress import progress_bars
 
 PICTURED = 5  # hits beside a query in a picture
 
@@ -41,9 +43,7 @@ def search(
         int, typer.Option(help="With --by vector: candidates ranked again by exact distance.")
     ] = 0,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each query.")] = None,
-    out: Annotated[
-        Path, typer.Option(help="CSV file of hits to write.", rich_help_panel="Output")
-    ] = Path("hits.csv"),
+    out: Annotated[Path, output_option(help="CSV file of hits to write.")] = Path("hits.csv"),
     matchings: Annotated[
         Path | None, typer.Option(help="JSON file to write: the matched vertices of each hit.")
     ] = None,
@@ -66,8 +66,6 @@ def search(
     Graphs that are not decided within the time limit are listed too, with proven False and the
     interval of their distance.
     """
-    from softperm.files import write_atomically
-    from softperm.progress import progress_bars
     from softperm.search import GraphIndex, VectorIndex
     from softperm.search.shards import Question, search_shares
 

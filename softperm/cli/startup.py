@@ -59,11 +59,7 @@ class _DeferredModule(ModuleType):
 
 
 class _DeferringLoader(Loader):
-    """Leaves a module unexecuted.
-
-    Args:
-        inner: the loader that executes it later.
-    """
+    """Leaves a module unexecuted; ``inner`` is the loader that executes it later."""
 
     def __init__(self, inner: Loader) -> None:
         self.inner = inner

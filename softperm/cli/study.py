@@ -8,25 +8,15 @@ from typing import Annotated
 import typer
 
 from softperm.cli.console import echo, hint_at_resuming, lines, print_result, ready_folder
-from softperm.cli.inputs import Device, Json
+from softperm.cli.inputs import Device, Json, output_option
 from softperm.progress import progress_bars
 
-Out = Annotated[
-    Path,
-    typer.Option(
-        help="Output folder; an interrupted study in it resumes.", rich_help_panel="Output"
-    ),
-]
+Out = Annotated[Path, output_option(help="Output folder; an interrupted study in it resumes.")]
 Seeds = Annotated[
     int, typer.Option(min=1, help="Networks trained for each number of latent vertices.")
 ]
 
 app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)
-
-
-@app.callback()
-def _studies() -> None:
-    """Run a study of the paper."""
 
 
 NEXT = """\

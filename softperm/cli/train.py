@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,17 @@ from softperm.cli.console import (
     ready_folder,
     refuse_foreign,
 )
-from softperm.cli.inputs import DataRoot, Json, SkipEmpty, SmilesColumn
-from softperm.cli.options import settings_from, with_settings
+from softperm.cli.inputs import (
+    DataRoot,
+    Json,
+    SkipEmpty,
+    SmilesColumn,
+    data_option,
+    hardware_option,
+    output_option,
+    settings_from,
+    with_settings,
+)
 from softperm.files import write_atomically
 from softperm.progress import progress_bars
 from softperm.settings import STANDARD_FIELDS, FieldNames, Rule, check_settings, choose, names_in
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 
     from softperm.training.data import TrainingData
 
+model_option = partial(Option, rich_help_panel="Model")
 PROBLEMS = "unreadable.txt"
 FRACTION = Rule("", float, at_least=0, below=1, optional=True)
 
@@ -36,10 +47,7 @@ FRACTION = Rule("", float, at_least=0, below=1, optional=True)
 def train(
     context: typer.Context,
     out: Annotated[
-        Path,
-        Option(
-            help="Run folder to write; resumes an unfinished run there.", rich_help_panel="Output"
-        ),
+        Path, output_option(help="Run folder to write; resumes an unfinished run there.")
     ],
     data: Annotated[
         str | None,
@@ -49,69 +57,53 @@ def train(
         ),
     ] = None,
     dataset: Annotated[
-        str | None,
-        Option(help="Name of a dataset, if a file has the same name.", rich_help_panel="Data"),
+        str | None, data_option(help="Name of a dataset, if a file has the same name.")
     ] = None,
     target: Annotated[
         str | None,
-        Option(
+        data_option(
             help="Targets to learn, separated by commas (names with a comma in quotes); not "
-            "needed if there is only one.",
-            rich_help_panel="Data",
+            "needed if there is only one."
         ),
     ] = None,
     task: Annotated[
-        str,
-        Option(help="auto, classification, multilabel or regression.", rich_help_panel="Data"),
+        str, data_option(help="auto, classification, multilabel or regression.")
     ] = "auto",
     test_fraction: Annotated[
         float | None,
-        Option(
+        data_option(
             help="Share of the graphs held out for the test score; by default the official split "
-            "of a dataset that has one, otherwise 0.1.",
-            rich_help_panel="Data",
+            "of a dataset that has one, otherwise 0.1."
         ),
     ] = None,
     validation_fraction: Annotated[
         float | None,
-        Option(
+        data_option(
             help="Share of the other graphs held out to select the best epoch; by default the "
-            "official split of a dataset that has one, otherwise none.",
-            rich_help_panel="Data",
+            "official split of a dataset that has one, otherwise none."
         ),
     ] = None,
     smiles_column: SmilesColumn = None,
     skip_empty: SkipEmpty = False,
     strict: Annotated[
         bool,
-        Option(
-            help="Stop at the first row that cannot be read; by default it is left out.",
-            rich_help_panel="Data",
-        ),
+        data_option(help="Stop at the first row that cannot be read; by default it is left out."),
     ] = False,
     data_root: DataRoot = None,
     model: Annotated[
         str,
-        Option(
+        model_option(
             help="pi-gnn, gin, graphsage, gcn, ecc, dgcnn, diffpool, structure-free, pna, mpnn, "
-            "forest, wl-forest or another system of the comparison; a wrong name lists all.",
-            rich_help_panel="Model",
+            "forest, wl-forest or another system of the comparison; a wrong name lists all."
         ),
     ] = "pi-gnn",
-    precision: Annotated[
-        str, Option(help="32, bf16-mixed or 16-mixed.", rich_help_panel="Hardware")
-    ] = "32",
-    devices: Annotated[
-        int, Option(min=1, max=1024, help="Devices of each machine.", rich_help_panel="Hardware")
-    ] = 1,
-    nodes: Annotated[
-        int, Option(min=1, max=1 << 20, help="Machines.", rich_help_panel="Hardware")
-    ] = 1,
+    precision: Annotated[str, hardware_option(help="32, bf16-mixed or 16-mixed.")] = "32",
+    devices: Annotated[int, hardware_option(min=1, max=1024, help="Devices of each machine.")] = 1,
+    nodes: Annotated[int, hardware_option(min=1, max=1 << 20, help="Machines.")] = 1,
     training_index: Annotated[
         bool,
-        Option(
-            help="Keep an index of up to 200,000 training graphs, for predict --nearest.",
-            rich_help_panel="Output",
+        output_option(
+            help="Keep an index of up to 200,000 training graphs, for predict --nearest."
         ),
     ] = True,
     as_json: Json = False,

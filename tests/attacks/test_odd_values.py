@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 from samples import labelled_path, run_command, write_json_lines
 
-from softperm.cli.options import settings_from
+from softperm.cli.inputs import settings_from
 from softperm.estimators import PiGNNClassifier
 from softperm.lab.protocol import make_contender
 from softperm.lab.recipes import Recipe, read_recipe

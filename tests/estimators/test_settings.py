@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from softperm import PiGNNClassifier, PiGNNRegressor
 from softperm.cli import train
-from softperm.cli.options import HIDDEN, settings_from
+from softperm.cli.inputs import HIDDEN, settings_from
 from softperm.settings import (
     SOURCES,
     ModelConfig,
