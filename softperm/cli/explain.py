@@ -124,7 +124,7 @@ def explain(
                     points.writerows([name, shown, *row] for row in rows)
                     gains.append(curve.gain)
                 if pictures is not None and (graphs is not None or done < PICTURED):
-                    stem = f"{done:04d}-{_file_name(name)}"
+                    stem = f"{done:04d}-{re.sub('[^A-Za-z0-9_.-]+', '_', name)[:40]}"
                     _draw(pictures / stem, estimator, collection, i, name, explanation, number)
         report("explaining", len(index), len(index))
     if pictures is not None and graphs is None and len(index) > PICTURED:
@@ -246,8 +246,3 @@ def _is_molecule(name: str, labels: list[Any] | None) -> bool:
         return labels == [atom.GetSymbol() for atom in parse_smiles(name).GetAtoms()]
     except (ImportError, ValueError):
         return False
-
-
-def _file_name(name: str) -> str:
-    """A name as part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:40]

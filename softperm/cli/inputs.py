@@ -138,7 +138,7 @@ def compute_table(
     endings: Sequence[str],
     options: TableInput,
     nearest: tuple[int, float | None] | None = None,
-    **computed: bool,
+    **computed: Any,
 ) -> tuple[Summary, Any]:
     """Writes a table of a trained model's results for a file or a dataset, shard by shard.
 
@@ -311,9 +311,9 @@ def with_shared(command: Command) -> Command:
     shared: dict[str, Any] = {}
     own: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if is_dataclass(kind := parameter.annotation):
-            shared[parameter.name] = kind
-            own += inspect.signature(parameter.annotation, eval_str=True).parameters.values()
+        if is_dataclass(parameter.annotation):
+            kind = shared[parameter.name] = parameter.annotation
+            own += inspect.signature(kind, eval_str=True).parameters.values()  # type: ignore[arg-type]
         else:
             own.append(parameter)
 

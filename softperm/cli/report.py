@@ -48,14 +48,17 @@ def report(
 ) -> None:
     """Make tables (Markdown, LaTeX, CSV, HTML) of evaluations, with the paper's numbers."""
     from softperm.lab.records import collect_records, find_records
-    from softperm.lab.report import in_order, numbers, shown, write_report
+    from softperm.lab.report import in_order, numbers, paper_markdown, shown, write_report
     from softperm.lab.tables import cells_of, finished
 
     for folder in runs:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder of records")
     if paper:
-        print_result({"paper": str(_beside_the_paper(runs, out or runs[0]))}, as_json)
+        text, path = paper_markdown(runs), (out or runs[0]) / "paper.md"
+        ready_folder(path.parent)  # after errors of the records
+        write_atomically(path, text)
+        print_result({"paper": str(path)}, as_json)
         return
     by_digest: dict[str, Record] = {}
     final_runs: dict[tuple[str, str], int] = {}
@@ -90,16 +93,6 @@ def report(
     else:
         result = {f"{cell.dataset} {cell.model}": shown(cell) for cell in cells} | result
     print_result(result, as_json)
-
-
-def _beside_the_paper(runs: list[Path], out: Path) -> Path:
-    """Writes the paper's numbers beside ours and returns the path of the file."""
-    from softperm.lab.report import paper_markdown
-
-    text = paper_markdown(runs)  # errors come before anything is written
-    ready_folder(out)
-    write_atomically(out / "paper.md", text.encode())
-    return out / "paper.md"
 
 
 def _title(out: Path, runs: list[Path]) -> str:

@@ -79,12 +79,13 @@ def train_run(
         estimator.fit_data(data, fabric)
     curve, stopped = estimator.curve_, estimator.interrupted_
     has_epochs = len(estimator.models_) > 0  # a forest has none
+    names = ", ".join(data.target_names)
     better = "higher" if data.task.higher_is_better else "lower"
     result: dict[str, Any] = {
         "run": str(out),
         "model": str(out / "model"),
         "data": data.name,
-        "target": _shortened(data.target_names),
+        "target": names if len(data.target_names) < 13 else f"{len(data.target_names)} targets",
         **({"epochs": len(curve), "best_epoch": estimator.best_epoch_} if has_epochs else {}),
         "interrupted": stopped,
         "metric": data.task.metric,
@@ -243,7 +244,3 @@ def _choose_graphs(sizes: np.ndarray) -> np.ndarray:
     if not len(candidates):
         return candidates
     return candidates[np.unique(np.linspace(0, len(candidates) - 1, PICTURES).astype(int))]
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 13 else f"{len(names)} targets"

@@ -143,10 +143,7 @@ def train(
         source: dict[str, Any] = {"data": data, "dataset": dataset, "target": wanted, "task": task}
         source |= {"smiles_column": smiles_column, "skip_empty": skip_empty}
         source |= {"data_root": data_root, "strict": strict}
-        seed, symmetrise = settings["seed"], settings["symmetrise"]
-        fields = FieldNames(**choose(FieldNames, settings))
-        reading = {"symmetrise": symmetrise, "seed": seed, "fields": fields}
-        examples, problems = _read(**source, **reading, fractions=fractions, log=log)
+        examples, problems = _read(source, settings, fractions, log)
         if problems and first:
             write_atomically(out / PROBLEMS, "".join(f"{line}\n" for line in problems))
         estimator, names = make_estimator(examples.task), list(examples.target_names)
@@ -187,25 +184,19 @@ def _refuse_finished(out: Path) -> None:
 
 
 def _read(
-    data: str | None,
-    dataset: str | None,
-    target: list[str] | None,
-    task: str,
-    smiles_column: str | None,
-    skip_empty: bool,
-    data_root: Path | None,
-    symmetrise: bool,
-    seed: int,
-    fields: FieldNames,
+    source: Mapping[str, Any],
+    settings: Mapping[str, Any],
     fractions: Mapping[str, float | None],
     log: Callable[[str], None],
-    strict: bool,
 ) -> tuple[TrainingData, Sequence[str]]:
     """Training data from a file or a dataset, described in the log; and rows left out of it."""
     from softperm.training import sources
 
-    name, problems = dataset or str(data), ()
-    if dataset is not None or sources.is_dataset(name):
+    name, problems = source["dataset"] or str(source["data"]), ()
+    target, task, smiles_column = (source[k] for k in ("target", "task", "smiles_column"))
+    skip_empty, seed, symmetrise = source["skip_empty"], settings["seed"], settings["symmetrise"]
+    fields = FieldNames(**choose(FieldNames, settings))
+    if source["dataset"] is not None or sources.is_dataset(name):
         if task != "auto" or smiles_column is not None:
             option = "--smiles-column" if task == "auto" else "--task"
             raise ValueError(f"{option} is for files of graphs: a dataset defines its own")
@@ -214,14 +205,16 @@ def _read(
                 "--vertex-labels, --vertex-attributes, --edge-labels and --edge-attributes are for "
                 "files of graphs: the fields of a dataset have no names"
             )
-        opened = sources.load_dataset(name, data_root, symmetrise=symmetrise, progress=True)
+        root = source["data_root"]
+        opened = sources.load_dataset(name, root, symmetrise=symmetrise, progress=True)
         shares: dict[str, Any] = {**fractions}
         examples = sources.from_dataset(opened, target, **shares, seed=seed, skip_empty=skip_empty)
     else:
         with progress_bars() as report:
             file = sources.read_file(
-                Path(name), target, smiles_column, symmetrise, skip_empty, fields, report, strict
-            )
+                Path(name), target, smiles_column, symmetrise, skip_empty, fields, report,
+                source["strict"],
+            )  # fmt: skip
         problems = file.problems
         if problems:
             log(
