@@ -366,7 +366,7 @@ def _value(each: Parameter, given: Any) -> Any:
     if each.rule.kind is tuple:
         sizes = given.split(",")
         if not all(size.strip().isdecimal() for size in sizes):
-            raise ValueError(f"{name} must be whole numbers with commas between; got {given!r}")
+            raise ValueError(f"{name} must be whole numbers separated by commas; got {given!r}")
         return tuple(map(int, sizes))
     if each.rule.kind is int:
         return None if given == "none" else int(given) if given.isdecimal() else given
