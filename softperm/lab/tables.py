@@ -76,7 +76,7 @@ class Cell:
         data, _, target = self.dataset.partition("-")
         name, unit = PER_CENT.get(self.metric, self.metric), None
         if (data, self.metric) == ("QM9", "mae"):
-            from softperm.data.datasets.qm9 import QM9_UNITS  # loads the reader of molecules
+            from softperm.data.datasets.molecules import QM9_UNITS  # loads the reader of molecules
 
             unit = QM9_UNITS.get(target)
         return f"{name}, {unit}" if unit else name

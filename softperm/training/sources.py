@@ -18,7 +18,7 @@ from softperm.data.canonical import warn_empty
 from softperm.data.collection import Collection, spacious
 from softperm.data.datasets import Dataset, load_dataset
 from softperm.data.datasets.catalogue import catalogue_spelling
-from softperm.data.datasets.qm9 import QM9_UNITS
+from softperm.data.datasets.molecules import QM9_UNITS
 from softperm.data.datasets.splits import Split
 from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.mapped import MappedFile, input_size, is_piecewise, prepare_file
@@ -371,7 +371,7 @@ def encode_smiles(
         return (molecules and vocabulary.encode_molecules(molecules)), problems
     encoding, read = OGB, read_ogb
     if kind == "qm9":
-        from softperm.data.datasets.qm9 import QM9, read_qm9
+        from softperm.data.datasets.molecules import QM9, read_qm9
 
         encoding, read = QM9, read_qm9
     molecules, problems = read_each(smiles, read)

@@ -239,10 +239,10 @@ def recipe_of(
     if symmetrise:
         raise ValueError(f"{entry.name} is undirected; symmetrise is for TUDataset files")
     if entry.kind == "ogb":
-        from softperm.data.datasets.ogb import ogb_recipe
+        from softperm.data.datasets.molecules import ogb_recipe
 
         return ogb_recipe(entry, path, downloaded)
-    from softperm.data.datasets.qm9 import qm9_recipe
+    from softperm.data.datasets.molecules import qm9_recipe
 
     needs_list = path.suffix in (".zip", ".sdf")
     return qm9_recipe(path, store.get(entry.files[1], progress) if needs_list else None)

@@ -68,7 +68,7 @@ def _check_raw(entry: Entry, store: Store, path: Path) -> Check:
 
 def _check_content(entry: Entry, prepared: Prepared, path: Path) -> Check:
     if entry.file_checksums:
-        from softperm.data.datasets.ogb import unknown_files
+        from softperm.data.datasets.molecules import unknown_files
 
         other = unknown_files(entry, path)
         note = f"not the official {', '.join(other)}" if other else "the official files"

@@ -12,7 +12,7 @@ from file_server import FileServer
 
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.catalogue import find_entry
-from softperm.data.datasets.ogb import ogb_recipe, unknown_files
+from softperm.data.datasets.molecules import ogb_recipe, unknown_files
 from softperm.data.molecules import OGB, encode, parse_smiles
 from softperm.progress import silent
 
@@ -68,7 +68,7 @@ def test_molecules_labels_and_the_official_split_arrive(write_ogb: Callable) -> 
 
 
 def test_many_processes_give_what_one_gives(write_ogb: Callable, monkeypatch) -> None:
-    monkeypatch.setattr("softperm.data.datasets.ogb._BATCH", 3)
+    monkeypatch.setattr("softperm.data.datasets.molecules._BATCH", 3)
     folder = write_ogb(times=4) / "ogbg-molpcba"
     told: list[tuple[str, int, int]] = []
     one, two = (

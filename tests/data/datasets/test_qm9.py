@@ -15,7 +15,7 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 
 from softperm.data.datasets import load_dataset
-from softperm.data.datasets.qm9 import QM9_UNITS, match_positions
+from softperm.data.datasets.molecules import QM9_UNITS, match_positions
 
 SMILES = ["C", "CO", "C#N", "[NH3+]CC([O-])=O", "c1ccoc1", "FC=O"]
 TARGETS = np.arange(12.0) + 100 * np.arange(len(SMILES))[:, None]

@@ -1,4 +1,4 @@
-"""Preparing QM9: small organic molecules with hydrogens, positions and twelve properties.
+"""Preparing the molecule datasets: those of the Open Graph Benchmark, and QM9.
 
 This module imports no torch, so that worker processes start quickly.
 """
@@ -6,22 +6,27 @@ This module imports no torch, so that worker processes start quickly.
 from __future__ import annotations
 
 import csv
+import gzip
+import hashlib
 import io
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from softperm.data.archive import Archive
+from softperm.data.datasets.catalogue import Entry
 from softperm.data.datasets.prepared import Part, RawData, Recipe, Schema
 from softperm.data.datasets.store import file_digest
 from softperm.data.molecules import (
+    OGB,
     Encoding,
     Molecules,
     encode,
@@ -37,6 +42,200 @@ from softperm.progress import Report
 if TYPE_CHECKING:
     import networkx as nx
     from rdkit.Chem import Atom, Bond, Mol
+
+T = TypeVar("T")
+Atoms = tuple[Int[np.ndarray, " _"], Float[np.ndarray, "_ 3"]]
+"""Atomic numbers of a molecule's atoms and their coordinates in Å."""
+
+_BATCH = 1000  # molecules passed to a process at a time
+_MODULES = ("softperm.data.datasets.molecules", "softperm.data.molecules")
+
+# The Open Graph Benchmark: a table of SMILES and answers, and the official split.
+
+_TABLE = "mapping/mol.csv.gz"
+_SPLIT = {
+    "train": "split/scaffold/train.csv.gz",
+    "validation": "split/scaffold/valid.csv.gz",
+    "test": "split/scaffold/test.csv.gz",
+}
+
+
+def ogb_recipe(entry: Entry, path: Path, downloaded: bool, processes: int | None = None) -> Recipe:
+    """How to prepare a molecule dataset in OGB's layout.
+
+    Args:
+        entry: the dataset.
+        path: folder or zip archive with ``mapping/mol.csv.gz`` and ``split/scaffold/``.
+        downloaded: whether the files were downloaded, and must be the known ones.
+        processes: number of processes that parse molecules; by default one for each core.
+
+    Raises:
+        ValueError: a file is missing.
+    """
+    with Archive(path) as archive:
+        source = archive.digest([_member(archive, place) for place in (_TABLE, *_SPLIT.values())])
+    known = entry.file_checksums if downloaded else {}
+
+    def read(progress: Report) -> RawData:
+        columns, rows = _scan_table(entry.name, path, known.get("table"))
+        split = {f"split_{part}": _split(path, part, known.get(part)) for part in _SPLIT}
+        together = np.sort(np.concatenate(list(split.values())))
+        if not np.array_equal(together, np.arange(rows)):
+            raise ValueError(
+                f"{entry.name}: split/scaffold divides {together.size:,} molecules, but {_TABLE} "
+                f"holds {rows:,}; a file is cut short or belongs to another dataset"
+            )
+        schema = Schema.of_molecules(entry.name, "multilabel", columns.targets, OGB)
+        lines = (line for line in _lines(path, _TABLE) if line.strip())
+        next(lines)  # the header
+        encoded = map_in_processes(partial(encode_rows, columns), _numbered(lines), processes)
+        return RawData(schema, _parts(entry.name, encoded, rows, progress), split)
+
+    return Recipe(entry.name, source, options={}, modules=_MODULES, read=read, libraries=("rdkit",))
+
+
+def unknown_files(entry: Entry, path: Path) -> list[str]:
+    """The files whose text differs from the official one.
+
+    Returns:
+        Their places; empty also if the official checksums are not known.
+    """
+    places = {"table": _TABLE, **_SPLIT}
+    known = entry.file_checksums
+    return [places[f] for f, digest in known.items() if _text_digest(path, places[f]) != digest]
+
+
+def _text_digest(path: Path, place: str) -> str:
+    digest = hashlib.sha256()
+    for line in _lines(path, place):
+        digest.update(line.encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of OGB's table: those of targets, ``smiles`` and ``mol_id``."""
+
+    smiles: int
+    values: tuple[int, ...]
+    targets: tuple[str, ...]
+    width: int
+
+
+def _member(archive: Archive, place: str) -> str:
+    member = archive.find(place)
+    if member is None:
+        raise ValueError(
+            f"{archive.path}: {place} is missing; expected OGB's layout, {_TABLE} and the files "
+            "train, valid and test in split/scaffold"
+        )
+    return member
+
+
+def _lines(path: Path, place: str) -> Iterator[str]:
+    """The lines of a gzipped member."""
+    with Archive(path) as archive, archive.open(_member(archive, place)) as raw:
+        stream = gzip.GzipFile(fileobj=raw)
+        try:
+            for line in stream:
+                yield line.decode("utf-8")
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"{path}: {place} is damaged ({reason}); fetch it again") from error
+
+
+def _scan_table(name: str, path: Path, known: str | None) -> tuple[Columns, int]:
+    """Read the table once: its columns and number of rows, and whether it is complete."""
+    digest, rows, first = hashlib.sha256(), -1, ""
+    for line in _lines(path, _TABLE):
+        digest.update(line.encode())
+        first = line if rows < 0 else first
+        rows += bool(line.strip())
+    if rows < 1:
+        raise ValueError(f"{path}: {_TABLE} holds no molecules; fetch it again")
+    _check_known(path, _TABLE, digest.hexdigest(), known)
+    header = next(csv.reader([first]))
+    values = tuple(i for i, column in enumerate(header) if column not in ("smiles", "mol_id"))
+    if "smiles" not in header or not values:
+        raise ValueError(
+            f"{name}: {_TABLE}: expected a column smiles and targets, found {header[:8]}"
+        )
+    targets = tuple(header[i] for i in values)
+    return Columns(header.index("smiles"), values, targets, len(header)), rows
+
+
+def _split(path: Path, part: str, known: str | None) -> np.ndarray:
+    place = _SPLIT[part]
+    text = "".join(_lines(path, place))
+    _check_known(path, place, hashlib.sha256(text.encode()).hexdigest(), known)
+    try:
+        return np.array([int(n) for n in text.split()], dtype=np.int64)
+    except ValueError as error:
+        raise ValueError(f"{path}: {place}: expected one row number per line ({error})") from error
+
+
+def _check_known(path: Path, place: str, found: str, known: str | None) -> None:
+    if known not in (None, found):
+        raise ValueError(
+            f"{path}: {place} holds other data than the known file (SHA-256 {found[:16]}…, "
+            f"expected {str(known)[:16]}…); put files you trust in a data root to use them"
+        )
+
+
+def _numbered(items: Iterable[T]) -> Iterator[tuple[int, tuple[T, ...]]]:
+    """Items in batches, each with the number of its first one."""
+    return ((k * _BATCH, batch) for k, batch in enumerate(batches(items, _BATCH)))
+
+
+def _parts(
+    name: str,
+    encoded: Iterable[tuple[Molecules, Mapping[str, np.ndarray | None]]],
+    count: int,
+    progress: Report,
+    values: np.ndarray | None = None,
+) -> Iterator[Part]:
+    """Parts of a dataset from batches of molecules with their other arrays."""
+    done = 0
+    for molecules, others in encoded:
+        first, done = done, done + len(molecules.sizes)
+        progress(f"preparing {name}", done, count)
+        own = others if values is None else {**others, "values": values[first:done]}
+        yield Part.of_molecules(molecules, **own)
+
+
+def encode_rows(
+    columns: Columns, work: tuple[int, Sequence[str]]
+) -> tuple[Molecules, dict[str, np.ndarray]]:
+    """Some rows as graphs with OGB's features, and their targets.
+
+    Args:
+        columns: the columns of the table.
+        work: the number of the first row, and the lines.
+
+    Returns:
+        The graphs, and ``values``, their targets (b, T) float32 with NaN for an empty field.
+
+    Raises:
+        GraphError: a row is unusable.
+    """
+    first, lines = work
+    mols, values = [], np.empty((len(lines), len(columns.values)), dtype=np.float32)
+    for i, row in enumerate(csv.reader(lines)):
+        with errors_about_graph(first + i):
+            if len(row) != columns.width:
+                raise ValueError(
+                    f"expected {columns.width} columns, found {len(row)}; the table is cut short "
+                    "or damaged"
+                )
+            try:
+                values[i] = [float(row[c]) if row[c] else np.nan for c in columns.values]
+            except ValueError as error:
+                raise ValueError(f"expected numbers or nothing as targets ({error})") from error
+            mols.append(parse_smiles(row[columns.smiles], any_aromaticity=True))
+    return encode(mols, OGB), {"values": values}
+
+
+# QM9: small organic molecules with hydrogens, positions and twelve properties.
 
 QM9_UNITS = {
     "mu": "Debye",
@@ -54,8 +253,6 @@ QM9_UNITS = {
 }
 """The paper's twelve targets in the order of its table, in the units of its errors."""
 
-_BATCH = 1000
-_MODULES = ("softperm.data.datasets.qm9", "softperm.data.molecules")
 _POSITIONS = "qm9_positions.npz.xz"
 
 
@@ -114,32 +311,17 @@ def _from_table(
     rows, values = _targets(io.StringIO(_unpack(path).decode()), path)
     if "smiles" not in rows:
         raise ValueError(f"{path}: expected a column smiles")
-    work = _smiles_batches(rows["smiles"], None)
+    atoms: Iterable[Atoms | None] = [None] * len(values)
     if positions is not None:
         with np.load(io.BytesIO(_unpack(positions))) as npz:
-            atoms = {name: npz[name] for name in ("index", "n_atoms", "z", "pos_milliangstrom")}
-        if rows["index"] != [str(i) for i in atoms["index"].tolist()]:
-            raise ValueError(f"{positions} lists other molecules than {path}; get both again")
-        work = _smiles_batches(rows["smiles"], atoms)
-    yield from _parts(map_in_processes(encode_smiles, work, processes), values, progress)
-
-
-def _smiles_batches(
-    smiles: list[str], atoms: dict[str, np.ndarray] | None
-) -> Iterator[SmilesBatch]:
-    """The molecules in batches, with the positions of their atoms."""
-    sizes = None if atoms is None else atoms["n_atoms"].astype(np.int64)
-    ptr = None if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
-    for first in range(0, len(smiles), _BATCH):
-        molecules = tuple(smiles[first : first + _BATCH])
-        if atoms is None or sizes is None or ptr is None:
-            yield SmilesBatch(first, molecules)
-            continue
-        last = first + len(molecules)
-        rows = slice(ptr[first], ptr[last])
-        position = atoms["pos_milliangstrom"][:, rows].T / 1000.0  # (v, 3) in Å
-        elements = atoms["z"][rows].astype(np.int64)
-        yield SmilesBatch(first, molecules, sizes[first:last], elements, position)
+            if rows["index"] != [str(i) for i in npz["index"].tolist()]:
+                raise ValueError(f"{positions} lists other molecules than {path}; get both again")
+            cuts = np.cumsum(npz["n_atoms"], dtype=np.int64)[:-1]
+            elements = np.split(npz["z"].astype(np.int64), cuts)
+            atoms = zip(elements, np.split(npz["pos_milliangstrom"].T / 1000.0, cuts), strict=True)
+    work = _numbered(zip(rows["smiles"], atoms, strict=True))
+    encoded = map_in_processes(encode_smiles, work, processes)
+    yield from _parts("QM9", encoded, len(values), progress, values)
 
 
 def _from_sdf(path: Path, dropped: Path, processes: int | None, progress: Report) -> Iterator[Part]:
@@ -153,9 +335,9 @@ def _from_sdf(path: Path, dropped: Path, processes: int | None, progress: Report
         rows, values = _targets(io.StringIO(table.decode()), path)
         used = np.array([int(n.removeprefix("gdb_")) not in skip for n in rows["mol_id"]])
         blocks = _sdf_blocks(archive.blocks(str(names["gdb9.sdf"])))
-        chosen = enumerate(batches(_used_blocks(blocks, used, path), _BATCH))
-        work = ((i * _BATCH, batch) for i, batch in chosen)
-        yield from _parts(map_in_processes(encode_blocks, work, processes), values[used], progress)
+        work = _numbered(_used_blocks(blocks, used, path))
+        encoded = map_in_processes(encode_blocks, work, processes)
+        yield from _parts("QM9", encoded, int(used.sum()), progress, values[used])
 
 
 def _used_blocks(blocks: Iterator[str], used: np.ndarray, path: Path) -> Iterator[str]:
@@ -168,14 +350,6 @@ def _used_blocks(blocks: Iterator[str], used: np.ndarray, path: Path) -> Iterato
             f"{path}: expected {used.size:,} molecules in gdb9.sdf, one for each row of "
             f"gdb9.sdf.csv, found {count:,}; get QM9 again"
         )
-
-
-def _parts(encoded: Iterable[tuple], values: np.ndarray, progress: Report) -> Iterator[Part]:
-    done = 0
-    for graphs, position in encoded:
-        first, done = done, done + len(graphs.sizes)
-        progress("preparing QM9", done, len(values))
-        yield Part.of_molecules(graphs, position=position, values=values[first:done])
 
 
 def _targets(text: io.StringIO, path: Path) -> tuple[dict[str, list[str]], np.ndarray]:
@@ -220,62 +394,35 @@ def _sdf_blocks(blocks: Iterable[bytes]) -> Iterator[str]:
         yield rest.decode("utf-8", "replace")
 
 
-@dataclass(frozen=True)
-class SmilesBatch:
-    """Consecutive molecules, with the positions of their atoms if known.
-
-    Args:
-        first: number of the first molecule.
-        smiles: the molecules.
-        sizes: number of atoms of each.
-        elements: atomic numbers of the positions.
-        position: coordinates of the atoms in Å.
-    """
-
-    first: int
-    smiles: tuple[str, ...]
-    sizes: Int[np.ndarray, " b"] | None = None
-    elements: Int[np.ndarray, " v"] | None = None
-    position: Float[np.ndarray, "v 3"] | None = None
-
-
-def encode_smiles(batch: SmilesBatch) -> tuple[Molecules, np.ndarray | None]:
+def encode_smiles(
+    work: tuple[int, Sequence[tuple[str, Atoms | None]]],
+) -> tuple[Molecules, dict[str, np.ndarray | None]]:
     """Parse SMILES, add hydrogens, and assign the positions to the atoms.
 
+    Args:
+        work: the number of the first molecule, and of each its SMILES and its atoms, if known.
+
     Returns:
-        The graphs, and the positions of their atoms, (v, 3) float32, if the batch has any.
+        The graphs, and ``position`` of their atoms, (v, 3) float32, if known.
 
     Raises:
         GraphError: a molecule is unusable.
     """
-    mols = []
-    for i, smiles in enumerate(batch.smiles, batch.first):
+    first, molecules = work
+    mols, positions = [], []
+    for i, (smiles, atoms) in enumerate(molecules, first):
         with errors_about_graph(i):
-            mols.append(rdkit_chem().AddHs(parse_smiles(smiles, any_aromaticity=True)))
-    graphs = encode(mols, QM9)
-    if batch.sizes is None or batch.elements is None or batch.position is None:
-        return graphs, None
-    positions, at = [], 0
-    for i, (mol, size) in enumerate(zip(mols, batch.sizes.tolist(), strict=True), batch.first):
-        atoms = slice(at, at + size)
-        with errors_about_graph(i):
-            order = match_positions(mol, batch.elements[atoms], batch.position[atoms])
-        positions.append(batch.position[atoms][order])
-        at += size
-    return graphs, np.concatenate(positions).astype(np.float32)
+            mols.append(_with_hydrogens(smiles))
+            if atoms is not None:
+                positions.append(atoms[1][match_positions(mols[-1], *atoms)])
+    position = np.concatenate(positions).astype(np.float32) if positions else None
+    return encode(mols, QM9), {"position": position}
 
 
-def encode_blocks(work: tuple[int, Sequence[str]]) -> tuple[Molecules, np.ndarray]:
+def encode_blocks(work: tuple[int, Sequence[str]]) -> tuple[Molecules, dict[str, np.ndarray]]:
     """Parse molecules of an SDF file, which has hydrogens, bonds and positions.
 
-    Args:
-        work: the number of the first molecule, and the text of each.
-
-    Returns:
-        The graphs, and the positions of their atoms, (v, 3) float32.
-
-    Raises:
-        GraphError: a molecule is unusable.
+    ``work`` is the number of the first molecule, and the text of each; see :func:`encode_smiles`.
     """
     first, blocks = work
     mols = []
@@ -283,7 +430,7 @@ def encode_blocks(work: tuple[int, Sequence[str]]) -> tuple[Molecules, np.ndarra
         with errors_about_graph(i):
             mols.append(_parse_block(block))
     positions = [mol.GetConformer().GetPositions() for mol in mols]
-    return encode(mols, QM9), np.concatenate(positions).astype(np.float32)
+    return encode(mols, QM9), {"position": np.concatenate(positions).astype(np.float32)}
 
 
 def _parse_block(block: str) -> Mol:
@@ -331,7 +478,11 @@ QM9 = Encoding(QM9_ATOM, QM9_BOND, _atom, _bond)
 
 def read_qm9(smiles: str) -> Molecules:
     """One molecule with all its hydrogens and QM9's features."""
-    return encode([rdkit_chem().AddHs(parse_smiles(smiles, any_aromaticity=True))], QM9)
+    return encode([_with_hydrogens(smiles)], QM9)
+
+
+def _with_hydrogens(smiles: str) -> Mol:
+    return rdkit_chem().AddHs(parse_smiles(smiles, any_aromaticity=True))
 
 
 def match_positions(
