@@ -43,7 +43,7 @@ _GENERATED = ("bipartite", "block")
 
 @dataclass(frozen=True)
 class Removed:
-    """What :func:`canonicalise` removed from a graph or did not read.
+    """What :func:`canonicalise` removed from one or more graphs or did not read.
 
     Attributes:
         loops: number of self-loops.
@@ -54,6 +54,8 @@ class Removed:
         codes: distinct values of ``x`` where it holds whole numbers, which may be codes; None
             otherwise.
         columns: the user's names of the columns of each field, where they were chosen by name.
+        graphs: number of graphs.
+        changed: number of graphs from which edges are removed.
     """
 
     loops: int = 0
@@ -63,6 +65,33 @@ class Removed:
     used: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     codes: frozenset[int] | None = None
     columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    graphs: int = 1
+    changed: int = 0
+
+    @classmethod
+    def total(cls, parts: Iterable[Removed]) -> Removed:
+        """The sums of several graphs; of attributes and names those of the first that has any."""
+        parts = list(parts)
+        vertices: dict[str, Any] = {}
+        edges: dict[str, Any] = {}
+        columns: dict[str, tuple[str, ...]] = {}
+        for each in reversed(parts):
+            vertices |= each.vertices
+            edges |= each.edges
+            columns |= each.columns
+        used = [next((e.used[side] for e in parts if e.used[side]), ()) for side in (0, 1)]
+        codes = [each.codes for each in parts if each.codes is not None]
+        return cls(
+            loops=sum(each.loops for each in parts),
+            duplicates=sum(each.duplicates for each in parts),
+            vertices=vertices,
+            edges=edges,
+            used=(used[0], used[1]),
+            codes=frozenset().union(*codes) if codes else None,
+            columns=columns,
+            graphs=sum(each.graphs for each in parts),
+            changed=sum(each.changed for each in parts),
+        )
 
 
 @dataclass(frozen=True)
@@ -178,51 +207,29 @@ def check_same_fields(graphs: Sequence[Data]) -> None:
                 )
 
 
-def column_names(removed: Iterable[Removed]) -> dict[str, tuple[str, ...]]:
-    """The user's names of the columns of each field, where they were chosen by name."""
-    names: dict[str, tuple[str, ...]] = {}
-    for each in removed:
-        names = {**each.columns, **names}
-    return names
-
-
-def warn_removed(
-    removed: Iterable[Removed],
-    stacklevel: int = 3,
-    again: bool = False,
-    counts: tuple[int, int] | None = None,
-) -> None:
+def warn_removed(removed: Removed, stacklevel: int = 3, again: bool = False) -> None:
     """Warn once about all graphs of what their canonical form does not have.
 
     Self-loops and duplicate edges are counted. Attributes that are not read are named, with the
     setting that reads them; so are whole numbers that are read as numbers and may be codes.
 
     Args:
-        removed: of each graph.
+        removed: of all graphs together.
         stacklevel: of the warnings.
         again: whether other graphs of the collection have had the warnings about attributes.
-        counts: number of graphs with removed edges and of all graphs, if ``removed`` has the sums
-            of several graphs.
     """
-    removed = list(removed)
-    loops, duplicates = sum(r.loops for r in removed), sum(r.duplicates for r in removed)
-    changed, count = counts or (
-        sum(1 for r in removed if r.loops or r.duplicates),
-        len(removed),
-    )
-    warn_removed_edges(loops, duplicates, changed, count, stacklevel + 1)
+    counts = (removed.loops, removed.duplicates, removed.changed, removed.graphs)
+    warn_removed_edges(*counts, stacklevel + 1)
     if again:
         return
-    for kind, side in (("vertex", 0), ("edge", 1)):
-        unused: dict[str, Any] = {}
-        for each in reversed(removed):
-            unused |= each.vertices if kind == "vertex" else each.edges
+    for kind, unused, used in (
+        ("vertex", removed.vertices, removed.used[0]),
+        ("edge", removed.edges, removed.used[1]),
+    ):
         if unused:
-            used = next((r.used[side] for r in removed if r.used[side]), ())
             warnings.warn(_describe_unused(kind, unused, used), stacklevel=stacklevel)
-    codes = [each.codes for each in removed if each.codes is not None]
-    values = sorted(frozenset().union(*codes))
-    if codes and values[-1] > 1 and len(values) <= MOST_CODES:
+    values = sorted(removed.codes or ())
+    if values and values[-1] > 1 and len(values) <= MOST_CODES:
         some = ", ".join(map(str, values[:3]))
         warnings.warn(
             f"x of the vertices holds {len(values)} distinct whole numbers ({some}, …), which are "
@@ -331,7 +338,11 @@ def _simple_edges(
     listing = no_loop[np.concatenate([first, first])[sort]]
     loops = raw.edges.shape[1] - no_loop.size
     removed = replace(
-        raw.removed or Removed(), loops=loops, duplicates=duplicates, columns=raw.columns
+        raw.removed or Removed(),
+        loops=loops,
+        duplicates=duplicates,
+        columns=raw.columns,
+        changed=int(loops + duplicates > 0),
     )
     return np.stack([row[sort], column[sort]]), listing, removed
 
@@ -393,6 +404,18 @@ def _check(raw: RawGraph) -> None:
             )
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             _check_finite(raw, field, value)
+
+
+def first_not_finite(
+    values: Float[np.ndarray, "V F"], ptr: Int[np.ndarray, " B1"]
+) -> tuple[int, int] | None:
+    """The graph of the first row with a number that is not finite, and the row's place in it."""
+    finite = np.isfinite(values).all(axis=1)
+    if finite.all():
+        return None
+    row = int(np.argmin(finite))
+    graph = int(np.searchsorted(ptr, row, side="right")) - 1
+    return graph, row - int(ptr[graph])
 
 
 def _check_finite(raw: RawGraph, field: str, value: np.ndarray) -> None:

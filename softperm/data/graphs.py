@@ -15,11 +15,11 @@ import torch
 
 from softperm.data.canonical import (
     RawGraph,
+    Removed,
     as_rows,
     canonicalise,
     check_same_fields,
     choose_fields,
-    column_names,
     graph_from_lists,
     warn_empty,
     warn_removed,
@@ -71,7 +71,7 @@ def as_graph(
     """
     with errors_about_graph(index or 0, "the graph" if index is None else None):
         graph, removed = canonicalise(choose_fields(_kind(obj).read(obj), fields), symmetrise)
-    warn_removed([removed])
+    warn_removed(removed)
     return graph
 
 
@@ -119,9 +119,10 @@ def read_list(
             pairs.append(canonicalise(choose_fields(kind.read(obj), fields), symmetrise))
     graphs = [graph for graph, _ in pairs]
     check_same_fields(graphs)
-    warn_removed((removed for _, removed in pairs), 4, again)
+    removed = Removed.total(removed for _, removed in pairs)
+    warn_removed(removed, 4, again)
     warn_empty([int(graph.num_nodes or 0) for graph in graphs])
-    return graphs, column_names(removed for _, removed in pairs)
+    return graphs, dict(removed.columns)
 
 
 def graph_array(objs: Any, *, symmetrise: bool = False) -> np.ndarray:

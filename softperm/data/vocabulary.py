@@ -378,16 +378,6 @@ class UnseenLabels(GraphWarning):
         self.args = (indices, vertices, edges, labels, name)  # pickle rebuilds it from these
         self.vertices, self.edges, self.labels = vertices, edges, tuple(labels)
 
-    def joined(self, other: UnseenLabels) -> UnseenLabels:
-        """One warning for both; the first graph is that of this one."""
-        return UnseenLabels(
-            range(len(self.indices) + len(other.indices)),
-            self.vertices + other.vertices,
-            self.edges + other.edges,
-            tuple(dict.fromkeys(self.labels + other.labels))[:3],
-            self.name,
-        )
-
 
 def _warn_unseen(vertices: _Unseen, edges: _Unseen) -> None:
     """Warn once about all labels that did not occur in training, if there are any."""

@@ -44,7 +44,6 @@ class Part:
         cells: whether these are the text of cells.
         where: the place of the first graph.
         removed: what the graphs have and the index does not, all together.
-        changed: number of graphs from which edges were removed.
         share: of the whole file, up to the end of this shard.
     """
 
@@ -55,7 +54,6 @@ class Part:
     cells: bool
     where: str
     removed: Removed
-    changed: int
     share: float
 
 
@@ -99,26 +97,9 @@ class PartReader:
             [{n: v for n, v in r.targets.items() if n not in hidden} for r in records],
             shard.cells,
             records[0].where if records else "",
-            _together(removed),
-            sum(1 for each in removed if each.loops or each.duplicates),
+            replace(Removed.total(removed), codes=None),  # numbers are not compared
             shard.share,
         )
-
-
-def _together(removed: Sequence[Removed]) -> Removed:
-    vertices: dict[str, Any] = {}
-    edges: dict[str, Any] = {}
-    for each in reversed(removed):
-        vertices |= each.vertices
-        edges |= each.edges
-    return replace(
-        removed[0] if removed else Removed(),
-        loops=sum(each.loops for each in removed),
-        duplicates=sum(each.duplicates for each in removed),
-        vertices=vertices,
-        edges=edges,
-        codes=None,
-    )
 
 
 def build_from_parts(
@@ -145,11 +126,10 @@ def build_from_parts(
     """
     builder = _Builder(folder, costs, add_to, {}, frozenset(add_to.ids if add_to else ()))
     waiting: list[Part] = []
-    removed, changed, sizes, names = [], 0, [], []
+    removed, sizes, names = [], [], []
     for part in parts:
         waiting.append(part)
         removed.append(part.removed)
-        changed += part.changed
         sizes += np.diff(part.packed.ptr).tolist()
         names += part.ids
         if sum(len(each.ids) for each in waiting) >= index_module.FULL:
@@ -158,7 +138,7 @@ def build_from_parts(
         report("reading graphs", part.share, 1)
     if waiting:
         builder.write(waiting)
-    warn_removed(removed, counts=(changed, len(sizes)))
+    warn_removed(Removed.total(removed))
     warn_empty(sizes, names)
     if builder.index is None:
         raise ValueError("the file holds no graphs to index; expected at least one")

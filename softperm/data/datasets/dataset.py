@@ -16,6 +16,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from softperm.data import features
+from softperm.data.canonical import first_not_finite
 from softperm.data.collection import Collection, slice_graph
 from softperm.data.datasets.catalogue import Entry, catalogue_spelling, find_entry, known_names
 from softperm.data.datasets.prepared import Prepared, Recipe, Schema, Task, prepare
@@ -290,18 +291,16 @@ def dataset_of(prepared: Prepared, store: Store, task: Task | None, attributes: 
 
 def _check_finite(dataset: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Raise GraphError if an attribute of a vertex or an edge is not a finite number."""
-    finite = np.isfinite(arrays[name]).all(axis=1)
-    if finite.all():
+    found = first_not_finite(arrays[name], arrays["ptr" if name == "x" else "edge_ptr"])
+    if found is None:
         return
-    row = int(np.argmin(finite))
-    ptr = arrays["ptr" if name == "x" else "edge_ptr"]
-    graph = int(np.searchsorted(ptr, row, side="right")) - 1
+    graph, row = found
     of, other = "directed edge", ""
     if name == "x":
         of, other = "vertex", ", or load it with attributes=False"
     raise GraphError(
         graph,
-        f"{name} of {of} {row - int(ptr[graph])} is not finite; fill in such values{other}",
+        f"{name} of {of} {row} is not finite; fill in such values{other}",
         f"{dataset}: graph {graph}",
     )
 

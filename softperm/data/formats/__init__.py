@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from softperm.data.canonical import check_same_fields, column_names, warn_empty, warn_removed
+from softperm.data.canonical import Removed, check_same_fields, warn_empty, warn_removed
 from softperm.data.formats.shards import canonical_graph, read_shards, stem
 from softperm.data.formats.tables import (
     Record,
@@ -128,7 +128,8 @@ def read_graphs(
         check_same_fields(graphs)
     except GraphError as error:
         raise GraphError(error.index, error.problem, records[error.index].where) from None
-    warn_removed(removed, stacklevel=3)
+    together = Removed.total(removed)
+    warn_removed(together, stacklevel=3)
     ids, places = (tuple(getattr(r, name) for r in records) for name in ("id", "where"))
     warn_empty([int(graph.num_nodes or 0) for graph in graphs], ids)
     present = list(dict.fromkeys(name for record in records for name in record.targets))
@@ -144,4 +145,4 @@ def read_graphs(
         targets = {name: as_column(column) for name, column in columns.items()}
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return GraphFile(graphs, targets, stem(path), ids, classes, places, column_names(removed))
+    return GraphFile(graphs, targets, stem(path), ids, classes, places, together.columns)

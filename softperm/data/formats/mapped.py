@@ -16,7 +16,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -28,7 +28,6 @@ import torch
 
 from softperm.data.canonical import (
     Removed,
-    column_names,
     describe_field,
     has_rows,
     warn_empty,
@@ -161,7 +160,7 @@ class PartWorker:
         content, details = self.files(shard.number)
         with appearing(content) as stream:  # a worker of a killed process may still write the same
             np.savez(stream, **arrays)  # type: ignore[arg-type]
-        write_atomically(details, json.dumps(about))
+        write_atomically(details, json.dumps(about, default=list))  # a set becomes a list
         return shard.number
 
     def _graphs(
@@ -189,10 +188,11 @@ class PartWorker:
                 if has_rows(graph, field):
                     of = widths[field].setdefault(width(graph, field), [0, i])
                     of[0] += 1
-        about = {"removed": _removed_config(removed), "widths": widths}
+        together = Removed.total(removed)
+        about = {"removed": asdict(together), "widths": widths}
         if not graphs or any(len(sizes) > 1 for sizes in widths.values()):
             return None, Vocabulary(), kept, about  # joining such parts is an error
-        vocabulary = Vocabulary.learn(graphs, column_names(removed))
+        vocabulary = Vocabulary.learn(graphs, together.columns)
         return vocabulary.encode(graphs), vocabulary, kept, about
 
     def _molecules(
@@ -202,7 +202,7 @@ class PartWorker:
         molecules, unreadable = read_symbols(texts)
         problems |= {records[k].where: problem for k, problem in unreadable.items()}
         kept = [k for k in range(len(texts)) if k not in unreadable]
-        about: dict[str, Any] = {"removed": _removed_config([]), "widths": {}}
+        about: dict[str, Any] = {"removed": asdict(Removed(graphs=len(kept))), "widths": {}}
         if molecules is None:
             return None, Vocabulary(), [], about
         atoms, bonds = (
@@ -278,30 +278,12 @@ def _texts(name: str, strings: Sequence[str]) -> dict[str, np.ndarray]:
     return {name: np.frombuffer(b"".join(encoded), np.uint8), f"{name}_counts": counts}
 
 
-def _removed_config(removed: Sequence[Removed]) -> dict[str, Any]:
-    """The sums of what canonical graphs lack, as JSON values."""
-    first: dict[str, Any] = {"vertices": {}, "edges": {}, "used": [[], []], "columns": {}}
-    codes: list[int] | None = None
-    for each in reversed(removed):
-        first["vertices"] |= each.vertices
-        first["edges"] |= each.edges
-        first["columns"] |= {key: list(names) for key, names in each.columns.items()}
-        first["used"] = [list(u) or v for u, v in zip(each.used, first["used"], strict=True)]
-        if each.codes is not None:
-            codes = sorted(set(codes or ()) | set(each.codes))[:1000]
-    loops, duplicates = (sum(getattr(r, name) for r in removed) for name in ("loops", "duplicates"))
-    changed = sum(1 for r in removed if r.loops or r.duplicates)
-    return {**first, "codes": codes, "loops": loops, "duplicates": duplicates, "changed": changed}
-
-
 def _removed(config: Mapping[str, Any]) -> Removed:
-    used = (tuple(config["used"][0]), tuple(config["used"][1]))
+    """What :func:`asdict` made of it, after JSON."""
     columns = {key: tuple(names) for key, names in config["columns"].items()}
     codes = None if config["codes"] is None else frozenset(config["codes"])
-    return Removed(
-        config["loops"], config["duplicates"], config["vertices"], config["edges"], used, codes,
-        columns,
-    )  # fmt: skip
+    used = tuple(map(tuple, config["used"]))
+    return Removed(**{**config, "used": used, "codes": codes, "columns": columns})
 
 
 def input_size(path: Path) -> int:
@@ -573,9 +555,7 @@ def _mapped_file(
             target, [n for n in names if set(kinds[n]) != {"g"} or about["cells"]], str(path)
         )
     ids, places = (Texts(arrays[name], arrays[f"{name}_ptr"]) for name in ("id", "place"))
-    removed = [_removed(config) for config in about["removed"]]
-    changed = sum(config["changed"] for config in about["removed"])
-    warn_removed(removed, stacklevel=4, counts=(changed, len(ids)))
+    warn_removed(Removed.total(map(_removed, about["removed"])), stacklevel=4)
     sizes = np.diff(arrays["ptr"])
     if not sizes.all():
         warn_empty(sizes.tolist(), ids)

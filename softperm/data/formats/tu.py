@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -15,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import DTypeLike
 
 from softperm.data.archive import Archive
-from softperm.data.canonical import SYMMETRISE
+from softperm.data.canonical import SYMMETRISE, first_not_finite
 from softperm.data.collection import slice_graph
 from softperm.data.formats.tables import as_number
 from softperm.errors import GraphError
@@ -81,26 +82,21 @@ def read_tu(path: Path, name: str | None = None, symmetrise: bool = False) -> TU
     """
     with Archive(Path(path)) as archive:
         files = _Files(archive, _only_name(archive) if name is None else name)
-        tables = _read_tables(files)
-    tables = _group_vertices(tables)
-    sizes = np.bincount(tables.graph_of, minlength=tables.graphs)
-    ptr = np.concatenate([[0], np.cumsum(sizes)])  # (B + 1,)
-    data = (tables.edge_label, tables.edge_attr)
-    edges = _undirected_edges(tables.ends, ptr, data, symmetrise, files.name)
-    edge_label, edge_attr = (None if d is None else d[edges.line] for d in data)
+        ptr, ends, tables = _read_tables(files)
+    data = (tables["edge_label"], tables["edge_attr"])
+    edge_ptr, edge_index, line, self_loops, duplicates = _undirected_edges(
+        ends, ptr, data, symmetrise, files.name
+    )
+    for field, table in zip(("edge_label", "edge_attr"), data, strict=True):
+        tables[field] = None if table is None else table[line]
     return TUArrays(
         name=files.name,
         ptr=ptr,
-        edge_ptr=edges.ptr,
-        edge_index=edges.index,
-        label=tables.label,
-        attributes=tables.attributes,
-        edge_label=edge_label,
-        edge_attr=edge_attr,
-        graph_label=tables.graph_label,
-        graph_attributes=tables.graph_attributes,
-        self_loops=edges.self_loops,
-        duplicates=edges.duplicates,
+        edge_ptr=edge_ptr,
+        edge_index=edge_index,
+        self_loops=self_loops,
+        duplicates=duplicates,
+        **tables,
     )
 
 
@@ -166,15 +162,13 @@ def _check_finite(arrays: TUArrays) -> None:
         ("node_attributes", arrays.attributes, arrays.ptr),
         ("edge_attributes", arrays.edge_attr, arrays.edge_ptr),
     ):
-        if table is None or np.isfinite(table).all():
+        found = None if table is None else first_not_finite(table, ptr)
+        if found is None:
             continue
-        row = int(np.argmin(np.isfinite(table).all(axis=1)))
-        graph = _owner(ptr, row)
+        graph, row = found
+        place = f"vertex {row}"
         if kind == "edge_attributes":
-            u, v = arrays.edge_index[:, row].tolist()
-            place = f"edge ({u}, {v})"
-        else:
-            place = f"vertex {row - int(ptr[graph])}"
+            place = f"edge {tuple(arrays.edge_index[:, ptr[graph] + row].tolist())}"
         raise GraphError(
             graph,
             f"{arrays.name}_{kind}.txt gives {place} a value that is not a finite number; fill in "
@@ -294,22 +288,13 @@ def _read_lines(
     return np.array(rows, dtype=dtype).reshape(-1, columns or 1)
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """The contents of the files, consistent with each other; vertices and graphs from 0."""
+def _read_tables(
+    files: _Files,
+) -> tuple[Int[np.ndarray, " B1"], Int[np.ndarray, "lines 2"], dict[str, Any]]:
+    """Where each graph begins, the ends of every line, and the optional tables by their field.
 
-    graphs: int
-    graph_of: np.ndarray  # (V,)
-    ends: np.ndarray  # (lines, 2)
-    label: np.ndarray | None
-    attributes: np.ndarray | None
-    edge_label: np.ndarray | None
-    edge_attr: np.ndarray | None
-    graph_label: np.ndarray | None
-    graph_attributes: np.ndarray | None
-
-
-def _read_tables(files: _Files) -> _Tables:
+    Vertices are numbered from 0, each graph's next to each other in the order listed.
+    """
     graph_of = files.required("graph_indicator", np.int64, 1)[:, 0]
     graphs = _count_graphs(graph_of, files)
     ends = files.required("A", np.int32, 2)
@@ -319,33 +304,24 @@ def _read_tables(files: _Files) -> _Tables:
     by_graph = (graphs, f"graphs of {files.name}_graph_indicator.txt")
     by_vertex = (graph_of.size, f"vertices of {files.name}_graph_indicator.txt")
     by_line = (len(ends), f"edges of {files.name}_A.txt")
-    return _Tables(
-        graphs=graphs,
-        graph_of=graph_of,
-        ends=ends,
-        label=files.optional("node_labels", np.int64, *by_vertex),
-        attributes=files.optional("node_attributes", np.float32, *by_vertex),
-        edge_label=files.optional("edge_labels", np.int64, *by_line),
-        edge_attr=files.optional("edge_attributes", np.float32, *by_line),
-        graph_label=files.optional("graph_labels", np.int64, *by_graph),
-        graph_attributes=files.optional("graph_attributes", np.float64, *by_graph),
-    )
-
-
-def _group_vertices(tables: _Tables) -> _Tables:
-    """The same dataset with each graph's vertices next to each other, in the order listed."""
-    if not (np.diff(tables.graph_of) < 0).any():
-        return tables
-    order = np.argsort(tables.graph_of, kind="stable")  # (V,)
-    rank = np.empty(order.size, dtype=np.int32)
-    rank[order] = np.arange(order.size, dtype=np.int32)
-    return replace(
-        tables,
-        graph_of=tables.graph_of[order],
-        ends=rank[tables.ends],
-        label=None if tables.label is None else tables.label[order],
-        attributes=None if tables.attributes is None else tables.attributes[order],
-    )
+    tables = {
+        "label": files.optional("node_labels", np.int64, *by_vertex),
+        "attributes": files.optional("node_attributes", np.float32, *by_vertex),
+        "edge_label": files.optional("edge_labels", np.int64, *by_line),
+        "edge_attr": files.optional("edge_attributes", np.float32, *by_line),
+        "graph_label": files.optional("graph_labels", np.int64, *by_graph),
+        "graph_attributes": files.optional("graph_attributes", np.float64, *by_graph),
+    }
+    if (np.diff(graph_of) < 0).any():
+        order = np.argsort(graph_of, kind="stable")  # (V,)
+        rank = np.empty(order.size, dtype=np.int32)
+        rank[order] = np.arange(order.size, dtype=np.int32)
+        ends = rank[ends]
+        for field in ("label", "attributes"):
+            table = tables[field]
+            tables[field] = None if table is None else table[order]
+    sizes = np.bincount(graph_of, minlength=graphs)
+    return np.concatenate([[0], np.cumsum(sizes)]), ends, tables
 
 
 def _only_name(archive: Archive) -> str:
@@ -403,32 +379,13 @@ def _check_ends(ends: np.ndarray, graph_of: np.ndarray, name: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Edges:
-    """Both directions of every edge, sorted.
-
-    Args:
-        ptr: where each graph's edges begin, with the total at the end.
-        index: both ends of every edge, numbered within their graph.
-        line: the line whose label and attributes each edge takes; None without such data.
-        self_loops: number of lines that join a vertex to itself.
-        duplicates: number of lines that repeat another.
-    """
-
-    ptr: Int[np.ndarray, " B1"]
-    index: Int[np.ndarray, "2 E"]
-    line: Int[np.ndarray, " E"] | None
-    self_loops: int
-    duplicates: int
-
-
 def _undirected_edges(
     ends: Int[np.ndarray, "lines 2"],
     ptr: Int[np.ndarray, " B1"],
     data: tuple[np.ndarray | None, ...],
     symmetrise: bool,
     name: str,
-) -> _Edges:
+) -> tuple[Int[np.ndarray, " B1"], Int[np.ndarray, "2 E"], Int[np.ndarray, " E"] | None, int, int]:
     """Both directions of every edge of a dataset, in canonical order.
 
     Args:
@@ -437,6 +394,11 @@ def _undirected_edges(
         data: labels and attributes of the lines, each (lines, columns), where there are any.
         symmetrise: whether one line suffices for an undirected edge; the first one counts.
         name: the dataset's name, for error messages.
+
+    Returns:
+        Where each graph's edges begin, with the total at the end; both ends of every edge, numbered
+        within their graph; the line whose data each edge takes, None without data; and the numbers
+        of lines removed as self-loops and as repetitions.
 
     Raises:
         GraphError: without ``symmetrise``, a reverse is missing or two lines disagree.
@@ -473,7 +435,7 @@ def _undirected_edges(
     edge_ptr = edges.indptr[ptr].astype(np.int64)  # (B + 1,)
     for i in range(ptr.size - 1):  # numbers of vertices within their graph
         index[:, edge_ptr[i] : edge_ptr[i + 1]] -= np.int32(ptr[i])
-    return _Edges(edge_ptr, index, line, len(ends) - lines.size, duplicates)
+    return edge_ptr, index, line, len(ends) - lines.size, duplicates
 
 
 def _first_lines(

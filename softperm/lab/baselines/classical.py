@@ -239,7 +239,7 @@ class WLKernelClassifier:
         if len(classes := np.unique(y.numpy())) < 2:
             raise ValueError(
                 f"all {len(y)} training graphs are of class {classes.tolist()}: there "
-                "is nothing to tell apart; give more graphs of every class"
+                "is nothing to learn; give graphs of several classes"
             )
         counts, self.colours_ = count_colours(collection.select(index), self.iterations)
         self.counts_ = _normalise(counts)
