@@ -48,7 +48,7 @@ from softperm.training.data import Examples, TrainingData, divide
 from softperm.training.devices import Fabric, OneDevice, find_device
 from softperm.training.forest import GraphForest, mean_with_network
 from softperm.training.loop import Epoch, FitResult, TrainingInterrupted, fit
-from softperm.training.stack import fit_stack
+from softperm.training.stack import Stack
 from softperm.training.tasks import (
     Classification,
     LinearFit,
@@ -947,15 +947,17 @@ def _fit_many(
             raise ValueError("an ensemble is trained on one device in 32 bits: set ensemble to 1")
         device = device.device
     count = len(models)
-    results = fit_stack(
+    stack = Stack(
         models, [data.task] * count, train.graphs, train.y,
         [train.index] * count, [data.split.validation] * count,
         _network_seeds(settings.seed, count), settings,
         weight=train.weight, device=device,
+    )  # fmt: skip
+    results = stack.fit(
         on_epoch=lambda number: report("training", number, settings.epochs, f"{count} networks"),
         callbacks=callbacks,
         **files,
-    )  # fmt: skip
+    )
     if not all(math.isfinite(epoch.train_loss) for each in results for epoch in each.curve):
         raise FloatingPointError(
             "the training loss of a network is not finite: lower learning_rate (now "

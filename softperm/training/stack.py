@@ -59,51 +59,6 @@ PLACES_PER_SECOND = 1e8  # vertices and edges on which a GPU trains in a second
 ROW = 32  # row lengths of parameters are multiples of this, for wide loads
 
 
-def fit_stack(
-    models: Sequence[nn.Module],
-    tasks: Sequence[Task],
-    graphs: Collection,
-    y: Tensor | Sequence[Tensor],
-    train: Sequence[Int[Tensor, " _"]],
-    validation: Sequence[Int[Tensor, " _"]],
-    seeds: Sequence[int],
-    config: TrainingConfig,
-    *,
-    learning_rates: Sequence[float] | None = None,
-    criteria: Sequence[str] | None = None,
-    weight: Float[Tensor, " B"] | None = None,
-    device: torch.device | str = "cpu",
-    checkpoint: Path | None = None,
-    fingerprint: str = "",
-    on_epoch: Callable[[int], None] = lambda epoch: None,
-    callbacks: Sequence[Callable[[Epoch], object]] = (),
-) -> list[FitResult]:
-    """Trains M networks in place, each to the parameters of its best epoch; see :class:`Stack`.
-
-    The state is held in the file ``checkpoint`` while training runs; one with another fingerprint
-    is refused. The end of the training is not written: saving the networks is up to the caller.
-    After each epoch ``on_epoch`` receives its number, and ``callbacks`` the first network's row of
-    the curve, for which they wait for the device.
-
-    Raises:
-        KeyboardInterrupt: training was stopped; see :func:`softperm.training.loop.fit`.
-    """
-    stack = Stack(
-        models, tasks, graphs, y, train, validation, seeds, config,
-        learning_rates=learning_rates, criteria=criteria, weight=weight, device=device,
-    )  # fmt: skip
-    reported = 0
-    with stop_requests(checkpoint) as stop:
-        for epoch in stack.epochs(checkpoint, fingerprint, stop):
-            on_epoch(epoch)
-            while callbacks and reported < epoch:
-                reported += 1
-                row = stack.tracker.curve(0, [stack.seconds / epoch] * reported)[-1]
-                for callback in callbacks:
-                    callback(row)
-    return stack.results()
-
-
 class Stack(Training):
     """The training of M networks in step.
 
@@ -180,6 +135,34 @@ class Stack(Training):
         self.seconds = 0.0
         self.running: deque[torch.cuda.Event] = deque()  # ends of epochs that a GPU computes
 
+    def fit(
+        self,
+        checkpoint: Path | None = None,
+        fingerprint: str = "",
+        on_epoch: Callable[[int], None] = lambda epoch: None,
+        callbacks: Sequence[Callable[[Epoch], object]] = (),
+    ) -> list[FitResult]:
+        """Trains the networks in place, each to the parameters of its best epoch.
+
+        The state is held in the file ``checkpoint`` while training runs; one with another
+        fingerprint is refused. The end of the training is not written: saving the networks is up to
+        the caller. After each epoch ``on_epoch`` receives its number, and ``callbacks`` the first
+        network's row of the curve, for which they wait for the device.
+
+        Raises:
+            KeyboardInterrupt: training was stopped; see :func:`softperm.training.loop.fit`.
+        """
+        reported = 0
+        with stop_requests(checkpoint) as stop:
+            for epoch in self.epochs(checkpoint, fingerprint, stop):
+                on_epoch(epoch)
+                while callbacks and reported < epoch:
+                    reported += 1
+                    row = self.tracker.curve(0, [self.seconds / epoch] * reported)[-1]
+                    for callback in callbacks:
+                        callback(row)
+        return self.results()
+
     def _stack_parameters(self) -> None:
         for model in self.models:
             model.to(self.device).train()
@@ -215,12 +198,8 @@ class Stack(Training):
         known = [row for row in rows if row is not None]
         return torch.stack(known).to(self.flat) if known else None
 
-    def _trained(self) -> dict[str, Tensor]:
-        """The tensors that training changes: parameters as one matrix, and each buffer."""
-        return {"": self.flat, **self.buffers}
-
     def _chosen(self) -> dict[str, Tensor]:
-        """The tensors to validate and return: :meth:`_trained`, averaged if there is an average."""
+        """The tensors to validate and return: parameters or their average, and buffers."""
         return {"": self.flat if self.average is None else self.average, **self.buffers}
 
     def _capture_steps(
@@ -366,7 +345,11 @@ class Stack(Training):
 
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors that training changes, except the tracker's, by name."""
-        groups = {"trained": self._trained(), "best": self.best, "adam": self.adam.tensors()}
+        groups = {
+            "trained": {"": self.flat, **self.buffers},
+            "best": self.best,
+            "adam": self.adam.tensors(),
+        }
         if self.average is not None:
             groups["average"] = {"": self.average}
         return {f"{group}.{k}": t for group, members in groups.items() for k, t in members.items()}

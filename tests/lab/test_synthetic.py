@@ -62,7 +62,7 @@ def test_finished_parts_are_not_repeated(found, monkeypatch):
     def never(*_, **__):
         raise AssertionError("done before")
 
-    for name in ("frobenius_matrix", "fit_stack", "joint_alignment", "build"):
+    for name in ("frobenius_matrix", "Stack", "joint_alignment", "build"):
         monkeypatch.setattr(synthetic, name, never)
     again = synthetic.run(GRAPHS, CONFIG, folder)
     assert again.results == study.results

@@ -12,7 +12,7 @@ from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples
 from softperm.training.loop import fit
-from softperm.training.stack import fit_stack
+from softperm.training.stack import Stack
 from softperm.training.tasks import Classification
 
 SHAPE = torch.Size([400, 250])
@@ -100,7 +100,7 @@ def test_a_network_drops_the_same_units_in_a_stack_as_alone(stack_device):
     task, graphs = Classification(2), double(GRAPHS)
     stacked = [build(CONFIG, seed).double() for seed in (0, 1)]
     rest = ([task] * 2, graphs, Y, train, [held] * 2, [5, 6], FIT)
-    fit_stack(stacked, *rest, criteria=["late-score"] * 2, device=stack_device)
+    Stack(stacked, *rest, criteria=["late-score"] * 2, device=stack_device).fit()
     for seed, model in enumerate(stacked):
         alone = build(CONFIG, seed).double()
         settings = replace(FIT, seed=5 + seed, criterion="late-score")

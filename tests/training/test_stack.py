@@ -12,7 +12,7 @@ from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples, index_batches
 from softperm.training.loop import fit, predict
-from softperm.training.stack import Stack, StackedAdam, fit_stack, predict_stack
+from softperm.training.stack import Stack, StackedAdam, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression
 
 GRAPHS = [random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11, 5, 3, 8, 6)]
@@ -84,7 +84,7 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_devic
     alone, stacked = networks(variant), networks(variant)
     one_by_one = each_alone(alone, tasks, y)
     rest = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
-    together = fit_stack(stacked, *rest, device=stack_device)
+    together = Stack(stacked, *rest, device=stack_device).fit()
     for a, b, result_a, result_b in zip(alone, stacked, one_by_one, together, strict=True):
         assert result_a.best_epoch == result_b.best_epoch
         for epoch_a, epoch_b in zip(result_a.curve, result_b.curve, strict=True):
@@ -132,7 +132,7 @@ def test_the_law_holds_for_other_tasks_and_missing_targets(kind):
     variant = {"encoder": "gin", "attributes": True, "dustbin": True, "capacity": 15, "head": "mlp"}
     alone, stacked = networks(variant), networks(variant)
     one_by_one = each_alone(alone, tasks, y)
-    together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS)
+    together = Stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, SETTINGS).fit()
     for a, b, result_a, result_b in zip(alone, stacked, one_by_one, together, strict=True):
         for epoch_a, epoch_b in zip(result_a.curve, result_b.curve, strict=True):
             close(epoch_a.train_loss, epoch_b.train_loss)
@@ -155,7 +155,7 @@ def test_patience_is_each_models_own():
     alone, stacked = networks(variant), networks(variant)
     tasks = [Classification(2)] * 2
     one_by_one = each_alone(alone, tasks, y, settings)
-    together = fit_stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
+    together = Stack(stacked, tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings).fit()
     assert [r.best_epoch for r in one_by_one] == [r.best_epoch for r in together]
     lengths = [len(r.curve) for r in together]
     assert lengths == [len(r.curve) for r in one_by_one]
@@ -189,8 +189,8 @@ def test_the_law_holds_with_every_regularisation(regular, stack_device):
     alone, stacked, plain = networks(variant), networks(variant), networks(variant)
     one_by_one = each_alone(alone, tasks, y, settings)
     rest = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS)
-    together = fit_stack(stacked, *rest, settings, device=stack_device)
-    fit_stack(plain, *rest, SETTINGS, device=stack_device)
+    together = Stack(stacked, *rest, settings, device=stack_device).fit()
+    Stack(plain, *rest, SETTINGS, device=stack_device).fit()
     for a, b, c, result_a, result_b in zip(
         alone, stacked, plain, one_by_one, together, strict=True
     ):
@@ -217,7 +217,9 @@ def test_validation_graphs_that_tell_nothing_are_refused(held, sentence):
     variant = {"encoder": "linear", "attributes": True, "dustbin": False, "capacity": 15}
     models = networks({**variant, "head": "mlp"}, outputs=1)
     with pytest.raises(ValueError, match=sentence):
-        fit_stack(models, [Regression.of(y)] * 2, collect(GRAPHS), y, TRAIN, held, SEEDS, SETTINGS)
+        Stack(
+            models, [Regression.of(y)] * 2, collect(GRAPHS), y, TRAIN, held, SEEDS, SETTINGS
+        ).fit()
 
 
 @pytest.mark.parametrize("regular", [{}, REGULAR["all"]], ids=["plain", "regularised"])
@@ -228,7 +230,7 @@ def test_a_resumed_stack_ends_as_an_uninterrupted_one(regular, tmp_path, monkeyp
     whole, parts, again = networks(variant), networks(variant), networks(variant)
     settings = replace(SETTINGS, **regular)
     arguments = (tasks, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
-    fit_stack(whole, *arguments)
+    Stack(whole, *arguments).fit()
     monkeypatch.setattr("softperm.training.loop.SAVE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr("softperm.training.loop.SAVING_SHARE", float("inf"))
 
@@ -238,9 +240,9 @@ def test_a_resumed_stack_ends_as_an_uninterrupted_one(regular, tmp_path, monkeyp
 
     file = tmp_path / "stack.pt"
     with pytest.raises(RuntimeError, match="killed"):
-        fit_stack(parts, *arguments, checkpoint=file, on_epoch=killed)
+        Stack(parts, *arguments).fit(checkpoint=file, on_epoch=killed)
     seen = []
-    fit_stack(again, *arguments, checkpoint=file, on_epoch=seen.append)
+    Stack(again, *arguments).fit(checkpoint=file, on_epoch=seen.append)
     assert seen == [4, 5, 6, 7]
     for a, b in zip(whole, again, strict=True):
         for name, tensor in a.state_dict().items():
@@ -277,7 +279,7 @@ def test_a_score_that_validation_graphs_do_not_define_is_an_error():
     settings = TrainingConfig(epochs=3, batch_size=4, criterion="score")
     task = MultiLabel(1)
     with pytest.raises(ValueError, match="graphs of model 0 do not define a roc_auc"):
-        fit_stack(models, [task] * 2, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings)
+        Stack(models, [task] * 2, collect(GRAPHS), y, TRAIN, HELD, SEEDS, settings).fit()
 
 
 def matrix(models: int, generator: torch.Generator) -> torch.Tensor:

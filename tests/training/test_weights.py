@@ -13,7 +13,7 @@ from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples
 from softperm.training.loop import fit
-from softperm.training.stack import fit_stack
+from softperm.training.stack import Stack
 from softperm.training.tasks import (
     Classification,
     MultiLabel,
@@ -69,10 +69,11 @@ def test_a_stack_weighs_as_each_training_alone_does(kind, class_weight, stack_de
     graphs, train, held = collect(GRAPHS), torch.arange(5), torch.arange(5, 8)
     alone, stacked = ([network(task.outputs, seed) for seed in (0, 1)] for _ in range(2))
     parts = [train, torch.tensor([4, 3, 0])]
-    together = fit_stack(
+    stack = Stack(
         stacked, [task] * 2, graphs, y, parts, [held] * 2, [5, 6], config,
         weight=WEIGHT, device=stack_device,
     )  # fmt: skip
+    together = stack.fit()
     slack = 1e-8 if stack_device == "cpu" else 1e-6
     for m, part in enumerate(parts):
         examples = Examples(graphs, y, part, WEIGHT)

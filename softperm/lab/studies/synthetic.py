@@ -32,7 +32,7 @@ from softperm.nn.permutation import align_adjacency
 from softperm.progress import Report, silent
 from softperm.pyg import Data
 from softperm.settings import TrainingConfig
-from softperm.training.stack import fit_stack
+from softperm.training.stack import Stack
 from softperm.training.tasks import Regression
 
 ACTIVITY = "distance study"
@@ -305,7 +305,7 @@ class _Methods:
         """Learns the number of vertices; returns each model's lowest validation loss."""
         y = self.collection.sizes.double()[:, None]
         splits = [self._split(seed) for seed in range(len(models))]
-        results = fit_stack(
+        results = Stack(
             models,
             [Regression.of(y[train]) for train, _ in splits],
             self.collection,
@@ -315,7 +315,7 @@ class _Methods:
             list(range(len(models))),
             TrainingConfig(epochs=self.config.epochs),
             device=self.device,
-        )
+        ).fit()
         return [min(epoch.validation_loss for epoch in result.curve) for result in results]
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from softperm.lab.systems import SYSTEMS, DataShape
 from softperm.ops import layers, ragged
 from softperm.settings import TrainingConfig
-from softperm.training.stack import fit_stack
+from softperm.training.stack import Stack
 from softperm.training.tasks import Classification
 
 GRAPHS = collect([random_graph(n, seed=n) for n in (1, 3, 6, 2, 5, 4)])
@@ -36,7 +36,7 @@ def test_kernels_change_no_training(name, settings, monkeypatch):
         models = [SYSTEMS[name].build(shape, settings, seed).double() for seed in (3, 4)]
         rest = ([Classification(2)] * 2, GRAPHS, tensor([0, 1] * 3), TRAIN, HELD, [3, 4])
         config = TrainingConfig(epochs=2, batch_size=2, learning_rate=1e-2)
-        results = fit_stack(models, *rest, config, device=DEVICE if kernels else "cpu")
+        results = Stack(models, *rest, config, device=DEVICE if kernels else "cpu").fit()
         return [epoch.train_loss for result in results for epoch in result.curve], models
 
     ours, theirs = trained(True), trained(False)

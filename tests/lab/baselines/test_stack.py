@@ -13,7 +13,7 @@ from softperm.lab.systems import SYSTEMS, DataShape
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples, epoch_order
 from softperm.training.loop import fit
-from softperm.training.stack import fit_stack
+from softperm.training.stack import Stack
 from softperm.training.tasks import Classification
 
 GRAPHS = collect([random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11)])
@@ -56,7 +56,7 @@ def test_a_stack_gives_each_system_the_numbers_it_gets_alone(name, settings, sta
         for m, model in enumerate(alone)
     ]
     rest = (tasks, GRAPHS, Y, TRAIN, HELD, SEEDS, SETTINGS)
-    together = fit_stack(stacked, *rest, device=stack_device)
+    together = Stack(stacked, *rest, device=stack_device).fit()
     for a, b, one, other in zip(alone, stacked, one_by_one, together, strict=True):
         assert one.best_epoch == other.best_epoch
         for left, right in zip(one.curve, other.curve, strict=True):
@@ -106,13 +106,13 @@ def test_networks_side_by_side_may_differ_in_what_is_alike_and_in_learning_rates
             validation=Examples(GRAPHS, Y, HELD[m]),
         )
     rest = (tasks, GRAPHS, Y, TRAIN, HELD, SEEDS)
-    fit_stack(stacked, *rest, settings, learning_rates=RATES)
+    Stack(stacked, *rest, settings, learning_rates=RATES).fit()
     for a, b in zip(alone, stacked, strict=True):
         for key, tensor in a.state_dict().items():
             assert_close(tensor, b.state_dict()[key], rtol=1e-8, atol=1e-8)
     constant = gins()
     plain = TrainingConfig(epochs=EPOCHS, batch_size=4)
-    fit_stack(constant, *rest, plain, learning_rates=RATES)
+    Stack(constant, *rest, plain, learning_rates=RATES).fit()
     pairs = [
         (a.linears[0].weight, b.linears[0].weight) for a, b in zip(constant, stacked, strict=True)
     ]
@@ -125,11 +125,11 @@ def test_a_stack_refuses_what_only_a_training_alone_can_do():
     rest = (gins(), [Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS)
     for name, value in (("clip", 1.0), ("accumulate", 2)):
         with pytest.raises(ValueError, match=f"{name} is not supported when models are trained in"):
-            fit_stack(*rest, TrainingConfig(epochs=1, **{name: value}))
+            Stack(*rest, TrainingConfig(epochs=1, **{name: value})).fit()
     with pytest.raises(
         ValueError, match="criterion must be one of loss, score, late-score, last; got 'scor'"
     ):
-        fit_stack(*rest, TrainingConfig(epochs=1), criteria=["loss", "scor"])
+        Stack(*rest, TrainingConfig(epochs=1), criteria=["loss", "scor"]).fit()
 
 
 def test_halving_is_the_step_schedule_of_torch():
@@ -156,7 +156,7 @@ def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(schedule, tmp_pa
     settings = TrainingConfig(epochs=EPOCHS, batch_size=4, **schedule)
     rest = ([Classification(3)] * 2, GRAPHS, Y, TRAIN, HELD, SEEDS, settings)
     options = {"learning_rates": RATES}
-    expected = fit_stack(whole, *rest, **options)
+    expected = Stack(whole, *rest, **options).fit()
     monkeypatch.setattr("softperm.training.loop.SAVE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr("softperm.training.loop.SAVING_SHARE", float("inf"))
 
@@ -166,8 +166,8 @@ def test_a_resumed_stack_goes_on_with_the_learning_rates_it_had(schedule, tmp_pa
 
     file = tmp_path / "stack.bin"
     with pytest.raises(RuntimeError, match="killed"):
-        fit_stack(broken, *rest, **options, checkpoint=file, on_epoch=killed)
-    found = fit_stack(again, *rest, **options, checkpoint=file)
+        Stack(broken, *rest, **options).fit(checkpoint=file, on_epoch=killed)
+    found = Stack(again, *rest, **options).fit(checkpoint=file)
     for one, other in zip(expected, found, strict=True):
         losses = [[epoch.train_loss for epoch in result.curve] for result in (one, other)]
         assert losses[0] == losses[1]
