@@ -38,7 +38,7 @@ from softperm.data.datasets.dataset import Dataset, dataset_of
 from softperm.data.datasets.prepared import open_prepared, prepared_folders
 from softperm.data.datasets.store import open_store
 from softperm.estimators import PiGNNClassifier
-from softperm.nn.embeddings import LabelEmbedding
+from softperm.nn.encoders import LabelEmbedding
 from softperm.nn.model import build
 from softperm.settings import TrainingConfig
 from softperm.training.data import TrainingData

@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices
+from softperm.nn.encoders import EmbeddedEdges, EmbedVertices
 from softperm.nn.model import (
     PiGNN,
     View,
@@ -39,7 +39,6 @@ from softperm.nn.model import (
     attribute_view,
     edge_attribute_view,
     encoded_view,
-    weighted_adjacency_view,
 )
 from softperm.pyg import Data
 
@@ -345,7 +344,7 @@ class _Parts:
         x = batch.get("x")
         self.x = batch.structure.new_zeros(size, 0) if x is None else x
         self.weight = torch.ones(batch.edge_index.shape[1], 1, dtype=torch.float64)
-        if any(_plain(view) is weighted_adjacency_view for view in model.views):
+        if any(isinstance(v, partial) and v.keywords.get("weighted") for v in model.views):
             self.weight = batch.edge_weight[:, None]
         self.vertex_labels = self.edge_labels = None
         if isinstance(model.embedding, EmbedVertices):
@@ -354,7 +353,7 @@ class _Parts:
 
     def _read(self, view: View, batch: GraphBatch) -> Float[Tensor, "rows channels"]:
         """The numbers that a view aligns."""
-        if _plain(view) in (adjacency_view, weighted_adjacency_view):
+        if _plain(view) is adjacency_view:
             return self.weight[self.once]
         if view is attribute_view:
             return self.x
@@ -375,11 +374,7 @@ class _Parts:
     ) -> list[Float[Tensor, "*n C rows channels"]]:
         """Gradients with respect to aligned matrices as gradients with respect to the numbers.
 
-        Args:
-            gradients: (…, C, P, P), (…, C, P, F) or (…, C, P, P, channels) for each permutation
-                and view.
-            plans: each soft permutation, (…, N, P).
-            batch: the graph, or its copies end to end, with encoded vertices.
+        ``gradients`` are (…, C, P, …) for each of the ``plans`` (…, N, P) and each view.
         """
         pairs = [(d.unsqueeze(-3), view) for d in plans for view in self.model.views]
         return [
@@ -395,8 +390,8 @@ class _Parts:
                 *d.shape[:-1], batch.encoded.shape[-1]
             )  # (…, 1, N, H)
             return ((d @ g) * encoded).sum(-1, keepdim=True)
-        if _plain(view) in (adjacency_view, weighted_adjacency_view):
-            power = view.keywords["power"] if isinstance(view, partial) else 1
+        if _plain(view) is adjacency_view:
+            power = view.keywords.get("power", 1) if isinstance(view, partial) else 1
             return self._walks(g, d, power)[..., None]  # (…, C, E, 1)
         u, v = self.ends
         channels = [((d[..., u, :] @ (m + m.mT)) * d[..., v, :]).sum(-1) for m in g.unbind(-1)]
@@ -425,7 +420,7 @@ class _Parts:
         for place, view in enumerate(self.model.views):
             gradient = _sum(by_view[place :: len(self.model.views)])  # of all permutations
             values = self.values[place]
-            if _plain(view) in (adjacency_view, weighted_adjacency_view):
+            if _plain(view) is adjacency_view:
                 edges = edges + _products(gradient, values, None)
             elif view is attribute_view:
                 by_x = by_x + gradient
@@ -521,22 +516,13 @@ def _sum(terms: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Intervals:
-    """Parts of a path.
-
-    Attributes:
-        left: where each begins.
-        right: where each ends.
-        first: outputs at the left end.
-        last: outputs at the right end.
-        missed: the difference of the outputs minus its quadrature.
-        integrals: of the gradients.
-    """
+    """Parts of a path, the outputs at their ends, and the integrals of the gradients."""
 
     left: Float[Tensor, " I"]
     right: Float[Tensor, " I"]
-    first: Float[Tensor, "I C"]
+    first: Float[Tensor, "I C"]  # outputs at the left end
     last: Float[Tensor, "I C"]
-    missed: Float[Tensor, "I C"]
+    missed: Float[Tensor, "I C"]  # the difference of the outputs minus its quadrature
     integrals: list[Tensor]
 
     @classmethod
@@ -548,15 +534,9 @@ class _Intervals:
         right: Tensor,
         first: Tensor,
     ) -> _Intervals:
-        """The first intervals begin with known outputs, each further one at the end of another.
+        """Intervals of which the first begin with known outputs, ``first``.
 
-        Args:
-            evaluate: see :func:`integrate`.
-            deltas: see :func:`integrate`.
-            left: where each interval begins.
-            right: where each interval ends.
-            first: outputs at the left ends of the first intervals; the k-th interval after them
-                begins where the k-th one ends.
+        The k-th interval after these begins where the k-th one ends; see also :func:`integrate`.
         """
         nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(NODES))
         count, width = len(left), right - left

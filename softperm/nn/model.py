@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch, prepare
 from softperm.errors import one_line
 from softperm.nn import permutation as perm
-from softperm.nn.embeddings import EmbeddedEdges, EmbedVertices, LabelEmbedding
 from softperm.nn.encoders import (
     MESSAGE_PASSING,
     DropAttributes,
+    EmbeddedEdges,
+    EmbedVertices,
     EncodeVertices,
+    LabelEmbedding,
     LinearEncoder,
     LogScale,
     Moments,
@@ -51,17 +53,10 @@ View = Callable[[Float[Tensor, "V P"], GraphBatch], Float[Tensor, "B P ..."]]
 
 
 def adjacency_view(
-    d: Float[Tensor, "V P"], batch: GraphBatch, power: int = 1
+    d: Float[Tensor, "V P"], batch: GraphBatch, power: int = 1, weighted: bool = False
 ) -> Float[Tensor, "B P P"]:
-    """DᵀAD, every edge of weight 1; or a power of A."""
-    return align_adjacency(d, batch.edge_index, batch.ptr, power=power, canonical=True)
-
-
-def weighted_adjacency_view(
-    d: Float[Tensor, "V P"], batch: GraphBatch, power: int = 1
-) -> Float[Tensor, "B P P"]:
-    """DᵀAD with the edges' weights; or a power of A."""
-    edges = batch.edge_index, batch.ptr, batch.edge_weight
+    """DᵀAD, or a power of A, with edges of weight 1 unless ``weighted``."""
+    edges = batch.edge_index, batch.ptr, batch.edge_weight if weighted else None
     return align_adjacency(d, *edges, power=power, canonical=True)
 
 
@@ -315,7 +310,10 @@ def build(config: ModelConfig, seed: int, statistics: VertexStatistics | None = 
         seed: of the initial parameters; torch's global random state is left as it was.
         statistics: of the training vertices; where features are standardised.
     """
-    statistics = statistics or _neutral_statistics(config)
+    if statistics is None:  # they are loaded afterwards
+        structure = Moments.neutral(config.structure_size)
+        attributes = Moments.neutral(config.attribute_size)
+        statistics = VertexStatistics(structure, structure, attributes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         permutations = [_permutation(config, statistics) for _ in range(config.permutation_heads)]
@@ -373,12 +371,6 @@ def _check_shapes(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} is {getattr(config, name)}, too large for the weights")
     with torch.device("meta"):  # shapes only
         build(config, seed=0).load_state_dict(dict(tensors), assign=True)
-
-
-def _neutral_statistics(config: ModelConfig) -> VertexStatistics:
-    """Statistics that change nothing, for a network whose buffers are loaded afterwards."""
-    structure = Moments.neutral(config.structure_size)
-    return VertexStatistics(structure, structure, Moments.neutral(config.attribute_size))
 
 
 def _permutation(config: ModelConfig, statistics: VertexStatistics) -> nn.Module:
@@ -463,9 +455,10 @@ def _encode(config: ModelConfig, statistics: VertexStatistics) -> nn.Module | No
 def _views(config: ModelConfig) -> list[tuple[View, int]]:
     """The aligned matrices, each with the number of entries that one latent vertex has in it."""
     p = config.latent_vertices
-    adjacency = weighted_adjacency_view if config.weighted else adjacency_view
-    views: list[tuple[View, int]] = [(adjacency, p)]
-    views += [(partial(adjacency, power=k), p) for k in range(2, config.powers + 1)]
+    views: list[tuple[View, int]] = [
+        (partial(adjacency_view, power=k, weighted=config.weighted), p)
+        for k in range(1, config.powers + 1)
+    ]
     if config.encodes != "none":
         views.append((encoded_view, config.encoded_size))
     elif config.vertex_width:

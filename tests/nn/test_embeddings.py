@@ -12,7 +12,7 @@ from torch import nn
 
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
-from softperm.nn.embeddings import EmbeddedEdges, LabelEmbedding
+from softperm.nn.encoders import EmbeddedEdges, LabelEmbedding
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.nn.permutation import align_adjacency
 from softperm.training.data import BatchShape, gather
