@@ -31,6 +31,7 @@ from softperm.settings import STANDARD_FIELDS, FieldNames
 Labels = Int[np.ndarray, "..."] | list[Any]
 MOST_CODES = 50  # distinct whole numbers that may be codes
 SYMMETRISE = "set symmetrise"
+FIELDS = ("x", "label", "edge_attr", "edge_label")  # of which all graphs have as many columns
 
 Attributes = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 """A mapping for each vertex or edge, or one mapping from names to columns."""
@@ -193,18 +194,33 @@ def check_same_fields(graphs: Sequence[Data]) -> None:
     Raises:
         GraphError: a graph differs from the majority.
     """
-    for field in ("x", "label", "edge_attr", "edge_label"):
+    for field in FIELDS:
         among = [i for i, graph in enumerate(graphs) if has_rows(graph, field)]
-        sizes = [width(graphs[i], field) for i in among]
-        usual, count = Counter(sizes).most_common(1)[0] if sizes else (0, 0)
-        for i, size in zip(among, sizes, strict=True):
-            if size != usual:
-                raise GraphError(
-                    i,
-                    f"it has {describe_field(field, size)}, but {count} other "
-                    f"{'graph has' if count == 1 else 'graphs have'} "
-                    f"{describe_field(field, usual)}; give every graph the same fields",
-                )
+        check_same_widths(field, [(width(graphs[i], field), 1, i, None) for i in among])
+
+
+def check_same_widths(field: str, found: Sequence[tuple[int, int, int, str | None]]) -> None:
+    """Raise GraphError about the first graph with another number of columns than most.
+
+    Args:
+        field: the field.
+        found: numbers of columns, each with the number of graphs that have it, and the position and
+            name of the first of them.
+    """
+    counts: Counter[int] = Counter()
+    for size, graphs, _, _ in found:
+        counts[size] += graphs
+    if len(counts) < 2:
+        return
+    usual, count = counts.most_common(1)[0]
+    first, size, name = min((first, size, name) for size, _, first, name in found if size != usual)
+    raise GraphError(
+        first,
+        f"it has {describe_field(field, size)}, but {count} other "
+        f"{'graph has' if count == 1 else 'graphs have'} "
+        f"{describe_field(field, usual)}; give every graph the same fields",
+        name,
+    )
 
 
 def warn_removed(removed: Removed, stacklevel: int = 3, again: bool = False) -> None:

@@ -110,7 +110,11 @@ def find_entry(name: str) -> Entry:
     if name == "QM9":
         return Entry(name, "qm9", _QM9)
     archive = Remote(f"tu/{name}.zip", f"{_TU}/{name}.zip", others=(f"tu/{name}",))
-    return Entry(name, "tu", (archive,), _published_splits(name))
+    splits = None
+    if name in _PUBLISHED_SPLITS:
+        url = f"{_SPLITS}/{_PUBLISHED_SPLITS[name]}_splits.json"
+        splits = Remote(f"splits/{name}.json", url)
+    return Entry(name, "tu", (archive,), splits)
 
 
 def known_names() -> tuple[str, ...]:
@@ -121,12 +125,6 @@ def known_names() -> tuple[str, ...]:
 def catalogue_spelling(name: str) -> str | None:
     """The spelling of a name in this catalogue, whatever its case; None if it is not there."""
     return {known.lower(): known for known in known_names()}.get(name.lower())
-
-
-def _published_splits(name: str) -> Remote | None:
-    if name not in _PUBLISHED_SPLITS:
-        return None
-    return Remote(f"splits/{name}.json", f"{_SPLITS}/{_PUBLISHED_SPLITS[name]}_splits.json")
 
 
 _QM9 = (

@@ -274,9 +274,14 @@ def dataset_of(prepared: Prepared, store: Store, task: Task | None, attributes: 
         if name in arrays and (attributes or name == "edge_attr"):
             _check_finite(schema.name, name, arrays)
     split = [arrays.get(f"split_{part}") for part in ("train", "validation", "test")]
+    of_labels, of_edges = (
+        tuple(map(len, values)) for values in (schema.label_values, schema.edge_label_values)
+    )
+    graphs = Collection.of_arrays(arrays, of_labels, of_edges)
+    position = arrays.get("position")
     return Dataset(
         name=schema.name,
-        collection=_collection(arrays, schema, attributes),
+        collection=graphs if attributes else replace(graphs, x=None),
         y=torch.from_numpy(arrays[wanted]),
         task=task,
         target_names=("class",) if task == "classification" else schema.target_names,
@@ -285,7 +290,7 @@ def dataset_of(prepared: Prepared, store: Store, task: Task | None, attributes: 
         schema=schema,
         store=store,
         official_split=None if split[0] is None else Split(*map(torch.from_numpy, split)),
-        position=_tensor(arrays.get("position")),
+        position=None if position is None else torch.from_numpy(position),
     )
 
 
@@ -303,22 +308,3 @@ def _check_finite(dataset: str, name: str, arrays: Mapping[str, np.ndarray]) -> 
         f"{name} of {of} {row} is not finite; fill in such values{other}",
         f"{dataset}: graph {graph}",
     )
-
-
-def _collection(arrays: Mapping[str, np.ndarray], schema: Schema, attributes: bool) -> Collection:
-    return Collection(
-        ptr=torch.from_numpy(arrays["ptr"]),
-        edge_ptr=torch.from_numpy(arrays["edge_ptr"]),
-        edge_index=torch.from_numpy(arrays["edge_index"]),
-        structure=torch.from_numpy(arrays["structure"]),
-        label=_tensor(arrays.get("label")),
-        label_sizes=tuple(len(v) for v in schema.label_values),
-        x=_tensor(arrays.get("x")) if attributes else None,
-        edge_label=_tensor(arrays.get("edge_label")),
-        edge_label_sizes=tuple(len(v) for v in schema.edge_label_values),
-        edge_attr=_tensor(arrays.get("edge_attr")),
-    )
-
-
-def _tensor(array: np.ndarray | None) -> Tensor | None:
-    return None if array is None else torch.from_numpy(array)

@@ -271,10 +271,8 @@ def open_prepared(folder: Path, verify: bool = True) -> Prepared:
 def _verify(prepared: Prepared, status: str) -> None:
     """Raise ValueError if an array changed after it was written; skipped if verified before.
 
-    Args:
-        prepared: the mapped dataset.
-        status: a line with the digest of the manifest, then one for each file: digest, size, time
-            of modification, time of change, inode.
+    ``status`` is a line with the digest of the manifest, then one for each file: digest, size, time
+    of modification, time of change, inode.
     """
     stamp, before = prepared.path / STAMP, _verified.get(prepared.path, ("", 0))
     with suppress(OSError, UnicodeDecodeError):
@@ -462,7 +460,8 @@ class Recipe:
     @property
     def key(self) -> str:
         """SHA-256 of everything that determines the result: format, code, options, raw data."""
-        code = [_source_digest(m) for m in sorted({*self.modules, *_SHARED_MODULES})]
+        modules = sorted({*self.modules, *_SHARED_MODULES})
+        code = [file_digest(_PACKAGES / f"{m.replace('.', '/')}.py") for m in modules]
         content = json.dumps(
             [FORMAT, self.name, self.source, dict(self.options), code], sort_keys=True
         )
@@ -584,11 +583,6 @@ def _digest(array: np.ndarray) -> str:
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of a manifest's content, without its own digest."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _source_digest(module: str) -> str:
-    """SHA-256 of a module's source, without importing it."""
-    return file_digest(_PACKAGES / f"{module.replace('.', '/')}.py")
 
 
 def _flush_to_disk(out: IO) -> None:

@@ -20,7 +20,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from softperm.files import disk_errors, exclusive, is_full, put_in_place, write_atomically
+from softperm.files import (
+    disk_errors,
+    exclusive,
+    is_full,
+    put_in_place,
+    read_json,
+    write_atomically,
+)
 from softperm.progress import Report, silent
 
 _BLOCK = 1 << 20
@@ -139,8 +146,8 @@ def file_digest(path: Path) -> str:
 def is_unchanged(path: Path) -> bool:
     """Whether a downloaded file still has the SHA-256 that was recorded after the download."""
     try:
-        return json.loads(record_of(path).read_text())["sha256"] == file_digest(path)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return read_json(record_of(path)).get("sha256") == file_digest(path)
+    except OSError:
         return False
 
 
@@ -253,12 +260,9 @@ def _open(request: urllib.request.Request, part: Path) -> HTTPResponse:
 
 def _left_over(url: str, part: Path, note: Path) -> tuple[int, str]:
     """The number of bytes of an earlier attempt that are usable, and their version."""
-    try:
-        record = json.loads(note.read_text())
-        if record["url"] == url and record["version"]:
-            return part.stat().st_size, record["version"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
+    record = read_json(note)
+    if record.get("url") == url and record.get("version") and part.exists():
+        return part.stat().st_size, str(record["version"])
     return 0, ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -99,9 +100,10 @@ def _regular(largest: int) -> Iterator[tuple[str, nx.Graph]]:
 def _random(extra: int, seed: int) -> Iterator[tuple[str, nx.Graph]]:
     """The three random families, each graph with ``extra`` more vertices than in the paper."""
     draw = np.random.default_rng(seed)
+    rewired = partial(nx.connected_watts_strogatz_graph, p=REWIRING, tries=10_000)
     makers: list[tuple[str, dict[int, int], tuple, Callable]] = [
         ("Barabási–Albert", BARABASI_ALBERT, (1, 2, 3), nx.barabasi_albert_graph),
-        ("Watts–Strogatz", WATTS_STROGATZ, (2, 4), _watts_strogatz),
+        ("Watts–Strogatz", WATTS_STROGATZ, (2, 4), rewired),
         ("Erdős–Rényi", ERDOS_RENYI, (0.4, 0.6, 0.8), _erdos_renyi),
     ]
     for family, counts, parameters, make in makers:
@@ -109,10 +111,6 @@ def _random(extra: int, seed: int) -> Iterator[tuple[str, nx.Graph]]:
             for n, count in counts.items():
                 for _ in range(count):
                     yield family, make(n + extra, parameter, seed=int(draw.integers(2**31)))
-
-
-def _watts_strogatz(n: int, neighbours: int, seed: int) -> nx.Graph:
-    return nx.connected_watts_strogatz_graph(n, neighbours, REWIRING, tries=10_000, seed=seed)
 
 
 def _erdos_renyi(n: int, density: float, seed: int) -> nx.Graph:

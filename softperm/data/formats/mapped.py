@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,8 +26,9 @@ import numpy as np
 import torch
 
 from softperm.data.canonical import (
+    FIELDS,
     Removed,
-    describe_field,
+    check_same_widths,
     has_rows,
     warn_empty,
     warn_removed,
@@ -64,7 +64,6 @@ from softperm.progress import Report, silent
 from softperm.settings import STANDARD_FIELDS, FieldNames
 
 _EXACT = 2**53  # whole numbers up to this are floats without rounding
-_FIELDS = ("x", "label", "edge_attr", "edge_label")
 _CODE = sorted(Path(__file__).parents[1].rglob("*.py"))  # any of them may change what is read
 
 
@@ -182,12 +181,12 @@ class PartWorker:
                 graphs.append(graph)
                 kept.append(k)
                 removed.append(removals)
-        widths: dict[str, dict[int, list[int]]] = {field: {} for field in _FIELDS}
+        widths: dict[str, dict[int, list[Any]]] = {field: {} for field in FIELDS}
         for i, graph in enumerate(graphs):
-            for field in _FIELDS:
-                if has_rows(graph, field):
-                    of = widths[field].setdefault(width(graph, field), [0, i])
-                    of[0] += 1
+            for field in filter(partial(has_rows, graph), FIELDS):
+                place = records[kept[i]].where
+                of = widths[field].setdefault(width(graph, field), [0, i, place])
+                of[0] += 1
         together = Removed.total(removed)
         about = {"removed": asdict(together), "widths": widths}
         if not graphs or any(len(sizes) > 1 for sizes in widths.values()):
@@ -218,11 +217,11 @@ class PartWorker:
             filled = graphs.sizes.nonzero()[:, 0]
             graphs, kept = graphs.select(filled), [kept[k] for k in filled.tolist()]
         counts = {"label": graphs.sizes, "edge_label": graphs.edge_ptr.diff()}
-        about["widths"] = {
-            field: {1: [int((n > 0).sum()), int((n > 0).int().argmax())]}
-            for field, n in counts.items()
-            if bool((n > 0).any())
-        }
+        for field, n in counts.items():
+            if bool((n > 0).any()):
+                first = int((n > 0).int().argmax())
+                place = records[kept[first]].where
+                about["widths"][field] = {1: [int((n > 0).sum()), first, place]}
         sizes = (len(graphs.label) > 0, len(graphs.edge_label) > 0)  # type: ignore[arg-type]
         vocabulary = replace(
             vocabulary,
@@ -256,7 +255,9 @@ def _numbers(
             number = as_number(word) if cells and not gap else value
             if gap:
                 letters |= {"g", "m"} if word else {"g"}
-            elif not isinstance(number, int | float) or _is_rounded(number):
+            elif not isinstance(number, int | float) or (
+                isinstance(number, int) and abs(number) > _EXACT
+            ):
                 letters.add("w")
             else:
                 letters.add("n" if isinstance(number, int) else "f")
@@ -265,11 +266,6 @@ def _numbers(
             values[:, c] = [known.get(value, np.nan) for value in column]
         kinds.append("".join(sorted(letters)))
     return names, values, kinds
-
-
-def _is_rounded(number: int | float) -> bool:
-    """Whether a whole number is not the same as a float."""
-    return isinstance(number, int) and abs(number) > _EXACT
 
 
 def _texts(name: str, strings: Sequence[str]) -> dict[str, np.ndarray]:
@@ -404,7 +400,7 @@ def _join(worker: PartWorker, numbers: range, path: str, folder: Path) -> None:
     check_share(problems, sum(about["rows"] for about in abouts))
     if not total:
         raise ValueError(f"{path} holds no graphs; expected at least one")
-    _check_widths(worker, abouts)
+    _check_widths(abouts)
     vocabulary = _whole([about["vocabulary"] for about in abouts])
     names = list(dict.fromkeys(name for about in abouts for name in about["targets"]))
     with closing(ArrayWriter(folder)) as writer:
@@ -442,34 +438,16 @@ def _kinds(abouts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[li
     return [[kinds.get(name, "g") for kinds, size in parts if size] for name in names]
 
 
-def _check_widths(worker: PartWorker, abouts: Sequence[Mapping[str, Any]]) -> None:
+def _check_widths(abouts: Sequence[Mapping[str, Any]]) -> None:
     """Raises GraphError if a graph has other fields than most; see ``check_same_fields``."""
-    for field in _FIELDS:
-        counts: Counter[int] = Counter()
-        for about in abouts:
-            counts.update({int(size): of[0] for size, of in about["widths"].get(field, {}).items()})
-        if len(counts) < 2:
-            continue
-        usual, count = counts.most_common(1)[0]
-        before = 0
-        for number, about in enumerate(abouts):
-            others = about["widths"].get(field, {}).items()
-            odd = min(
-                ((of[1], int(size)) for size, of in others if int(size) != usual), default=None
-            )
-            if odd is not None:
-                with np.load(worker.files(number)[0]) as part:
-                    ends = np.cumsum(part["place_counts"])[: odd[0] + 1]
-                    first = ends[-1] - part["place_counts"][odd[0]]
-                    place = part["place"][first : ends[-1]].tobytes().decode()
-                raise GraphError(
-                    before + odd[0],
-                    f"it has {describe_field(field, odd[1])}, but {count} other "
-                    f"{'graph has' if count == 1 else 'graphs have'} "
-                    f"{describe_field(field, usual)}; give every graph the same fields",
-                    place,
-                )
-            before += about["graphs"]
+    found: dict[str, list[tuple[int, int, int, str]]] = {field: [] for field in FIELDS}
+    before = 0
+    for about in abouts:
+        for field, sizes in about["widths"].items():
+            found[field] += [(int(s), n, before + i, place) for s, (n, i, place) in sizes.items()]
+        before += about["graphs"]
+    for field, of in found.items():
+        check_same_widths(field, of)
 
 
 def _whole(parts: Sequence[Vocabulary]) -> Vocabulary:
@@ -559,16 +537,8 @@ def _mapped_file(
     sizes = np.diff(arrays["ptr"])
     if not sizes.all():
         warn_empty(sizes.tolist(), ids)
-    present = {
-        name: torch.from_numpy(arrays[name])
-        for name in (f.name for f in fields(Collection))
-        if name in arrays
-    }
-    graphs = Collection(
-        **present,  # type: ignore[arg-type]
-        label_sizes=tuple(map(len, vocabulary.labels)),
-        edge_label_sizes=tuple(map(len, vocabulary.edge_labels)),
-    )
+    sizes_of = (tuple(map(len, labels)) for labels in (vocabulary.labels, vocabulary.edge_labels))
+    graphs = Collection.of_arrays(arrays, *sizes_of)
     return MappedFile(
         graphs,
         vocabulary,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import TextIOBase
 
@@ -285,15 +285,10 @@ def as_column(values: Sequence[Target]) -> np.ndarray:
         if real or len(set(whole.values())) == len(whole):
             return np.array(floats)
     strings = ["" if value is None else str(value) for value in values]
-    check_text(strings)
-    return np.array(strings)
-
-
-def check_text(strings: Iterable[str]) -> None:
-    """Raise ValueError for text with the character NUL: NumPy would drop it and merge values."""
     for text in strings:
-        if "\0" in text:
+        if "\0" in text:  # NumPy would drop it and merge values
             raise ValueError(f"the value {text[:60]!r} has the character NUL; remove it")
+    return np.array(strings)
 
 
 def _as_float(value: int | float) -> float:
