@@ -160,7 +160,8 @@ class EpochTracker:
         if not self.validated:
             self.best_epoch.copy_(self.epoch.expand_as(self.best_epoch))
             return torch.ones_like(self.by_score)
-        value = torch.where(self.by_score, self._lower_is_better(figures[2]), figures[1])
+        score = -figures[2] if self.higher_is_better else figures[2]
+        value = torch.where(self.by_score, score, figures[1])
         value = torch.where(value.isnan(), torch.inf, value)
         lower = value < self.best_value
         equal = (value == self.best_value) & value.isfinite()
@@ -171,9 +172,6 @@ class EpochTracker:
         self.best_value.copy_(torch.where(better, value, self.best_value))
         self.best_epoch.copy_(torch.where(better, self.epoch, self.best_epoch))
         return better
-
-    def _lower_is_better(self, scores: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
-        return -scores if self.higher_is_better else scores
 
     def _decay(self, better: Bool[Tensor, " M"]) -> None:
         """Lowers learning rates as torch's ``ReduceLROnPlateau`` does with threshold 0."""
@@ -341,7 +339,7 @@ def fit(
             nonlocal reported
             while processes.is_global_zero and reported < training.epoch:
                 reported += 1
-                on_epoch(training.epoch_row(reported))
+                on_epoch(training.tracker.curve(0, training.seconds[:reported])[-1])
 
         for _ in training.epochs(checkpoint, fingerprint, stop):
             report()
@@ -637,16 +635,15 @@ class OneModel(Training):
         """The current position, for messages."""
         return f"epoch {self.epoch + 1}, step {self.step + 1}"
 
-    def epoch_row(self, number: int) -> Epoch:
-        """A row of the curve."""
-        return self.tracker.curve(0, self.seconds[:number])[-1]
-
     def _capturable(self) -> bool:
         """Whether steps can be replayed as CUDA graphs."""
         return (
             self.loader.resident
             and self.processes.world_size * self.config.accumulate == 1
-            and _full_precision(self.processes)
+            and (
+                isinstance(self.processes, OneDevice)
+                or self.processes.strategy.precision.precision == "32-true"
+            )
             and getattr(self.model, "capturable", False)
             and getattr(self.task, "capturable", True)  # unless its losses compare graphs
         )
@@ -840,7 +837,9 @@ class OneModel(Training):
             "model": self.model.state_dict(),
             "optimiser": self.adam.state_dict(),
             "average": None if self.average is None else self.average.state(),
-            "precision": _precision_state(self.processes),
+            "precision": {}  # otherwise the state of the gradient scaler of 16-bit training
+            if isinstance(self.processes, OneDevice)
+            else self.processes.strategy.precision.state_dict(),
             "best": self.best_state,
             "random": random,
         }
@@ -862,17 +861,6 @@ class OneModel(Training):
             torch.set_rng_state(random["cpu"][rank])
             if "cuda" in random and self.processes.device.type == "cuda":
                 torch.cuda.set_rng_state(random["cuda"][rank], self.processes.device)
-
-
-def _full_precision(processes: Fabric | OneDevice) -> bool:
-    if isinstance(processes, OneDevice):
-        return True
-    return processes.strategy.precision.precision == "32-true"
-
-
-def _precision_state(processes: Fabric | OneDevice) -> dict:
-    """State of the gradient scaler of 16-bit training."""
-    return {} if isinstance(processes, OneDevice) else processes.strategy.precision.state_dict()
 
 
 class WeightAverage:
