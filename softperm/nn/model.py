@@ -46,6 +46,7 @@ from softperm.nn.permutation import (
     align_edge_attributes,
 )
 from softperm.ops.layers import Linear
+from softperm.ops.transport import sinkhorn, softmax
 from softperm.settings import ModelConfig
 
 Features = Callable[[GraphBatch], Float[Tensor, "V F"]]
@@ -421,10 +422,10 @@ def _compare(config: ModelConfig) -> perm.Compare:
     return perm.relu_inner_product
 
 
-def _normaliser(config: ModelConfig) -> nn.Module:
+def _normaliser(config: ModelConfig) -> Callable[..., Tensor]:
     if config.normaliser == "softmax":
-        return perm.Softmax()
-    return perm.Sinkhorn(config.iterations, config.tolerance)
+        return softmax
+    return partial(sinkhorn, iterations=config.iterations, tolerance=config.tolerance)
 
 
 def _scale(config: ModelConfig, statistics: VertexStatistics) -> nn.Module:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch
 from softperm.ops.layers import vertex_linear
 from softperm.ops.ragged import pool, propagate
-from softperm.ops.transport import sinkhorn, softmax
+from softperm.ops.transport import sinkhorn
 
 Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
 """The function f of the paper: scores of vertices against latent vertices."""
@@ -95,46 +94,6 @@ def encoded(batch: GraphBatch) -> Float[Tensor, "V H"]:
     return batch.encoded
 
 
-class Sinkhorn(nn.Module):
-    """The normaliser of the paper: rows and columns of the plan have given masses.
-
-    Args:
-        iterations: maximum number of iterations; the paper's is 100.
-        tolerance: early stop; see :func:`softperm.ops.transport.sinkhorn`.
-        gradient: see :func:`softperm.ops.transport.sinkhorn`.
-    """
-
-    gradient: Literal["auto", "truncated", "implicit"]
-
-    def __init__(
-        self,
-        iterations: int = 100,
-        tolerance: float | None = None,
-        gradient: Literal["auto", "truncated", "implicit"] = "auto",
-    ) -> None:
-        super().__init__()
-        self.iterations, self.tolerance, self.gradient = iterations, tolerance, gradient
-
-    def forward(self, scores: Tensor, ptr: Tensor, **rows: Any) -> Tensor:
-        """The transport plan (V, P) of scores (V, P)."""
-        return sinkhorn(
-            scores,
-            ptr,
-            iterations=self.iterations,
-            tolerance=self.tolerance,
-            gradient=self.gradient,
-            **rows,
-        )
-
-
-class Softmax(nn.Module):
-    """The normaliser without column masses: each vertex is assigned on its own."""
-
-    def forward(self, scores: Tensor, ptr: Tensor, **rows: Any) -> Tensor:
-        """The softmax (V, P) of scores (V, P)."""
-        return softmax(scores, ptr, **rows)
-
-
 class SoftPermutation(nn.Module):
     r"""Learns D (vertices × latent vertices) from one kind of vertex features.
 
@@ -151,7 +110,8 @@ class SoftPermutation(nn.Module):
         dustbin: whether vertices and latent vertices may stay unmatched (π-GNN-d), with a learnt
             score that starts at 1.
         compare: the function f.
-        normaliser: turns scores into a plan.
+        normaliser: turns scores into a plan, by default :func:`softperm.ops.transport.sinkhorn` as
+            in the paper; :func:`softperm.ops.transport.softmax` has no masses of columns.
         bound: the initial latent vertices are uniform in (−bound, bound); :math:`1 / \sqrt{H}` by
             default, as in torch's linear layers. The larger, the harder the first assignments.
     """
@@ -168,7 +128,7 @@ class SoftPermutation(nn.Module):
         capacity: int | None = None,
         dustbin: bool = False,
         compare: Compare = relu_inner_product,
-        normaliser: nn.Module | None = None,
+        normaliser: Callable[..., Tensor] = sinkhorn,
         bound: float | None = None,
     ) -> None:
         super().__init__()
@@ -179,7 +139,7 @@ class SoftPermutation(nn.Module):
         size = None if capacity is None else torch.tensor(capacity)
         self.register_buffer("capacity", size, persistent=False)
         self.compare = compare
-        self.normaliser = normaliser or Sinkhorn()
+        self.normaliser = normaliser
         self.latent = nn.Parameter(torch.empty(latent_vertices, hidden))
         self.dustbin = nn.Parameter(torch.ones(())) if dustbin else None
         largest = 1 / hidden**0.5 if bound is None else bound

@@ -209,7 +209,7 @@ def _plan(permutation: nn.Module, x: Float[Tensor, "B N F"] | None) -> Float[Ten
     scores = permutation.compare(flat, permutation.latent).unflatten(0, x.shape[:2])  # (B, N, P)
     n, p = scores.shape[1:]
     column_mass = math.log(n / p)
-    iterations = getattr(permutation.normaliser, "iterations", 100)
+    iterations = getattr(permutation.normaliser, "keywords", {}).get("iterations", 100)
     rows = -scores.logsumexp(2, keepdim=True)  # (B, N, 1)
     for _ in range(iterations):
         columns = column_mass - (scores + rows).logsumexp(1, keepdim=True)  # (B, 1, P)
