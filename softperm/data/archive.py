@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import cast
 
 from softperm.files import size_limit
@@ -49,12 +48,7 @@ class Archive:
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._zip is not None:
             self._zip.close()
 

@@ -543,19 +543,12 @@ _IDENTITY = {"id", "source", "target", "key"}  # of vertices and edges in node-l
 
 @dataclass(frozen=True)
 class _Table:
-    """The attributes of all vertices, or of all listed edges, by name.
+    """The attributes of all vertices, or of all listed edges, by name: as rows, or as columns."""
 
-    Args:
-        kind: ``vertex`` or ``edge``.
-        rows: a mapping for each vertex or edge; None if there are columns.
-        columns: a column for each name; None for a name that is missing.
-        name: names a vertex or an edge in messages.
-    """
-
-    kind: str
+    kind: str  # vertex or edge
     rows: Sequence[Mapping[str, Any]] | None
     columns: Mapping[str, Any]
-    name: Callable[[int], str]
+    name: Callable[[int], str]  # of a vertex or an edge, in messages
 
     @classmethod
     def of(

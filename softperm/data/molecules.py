@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int
@@ -309,7 +309,7 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
                     entries = 0
                 continue
             try:
-                molecule = _asked_molecule(parse_smiles(text))
+                molecule = encode([parse_smiles(text)], _SYMBOLS)
             except ValueError as error:
                 problems[i] = str(error)
                 continue
@@ -317,6 +317,14 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
             parts.append(molecule)
         join_waiting()
     return (join(parts) if parts else None), problems
+
+
+_SYMBOLS = Encoding(
+    {"element": ()},  # the names need RDKit: see element_symbols and bond_names
+    {"bond type": ()},
+    lambda atom: (atom.GetAtomicNum(),),
+    lambda bond: (int(bond.GetBondType()),),
+)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -348,34 +356,6 @@ def _plain_molecules(numbers: Sequence[list[int]], orders: Sequence[np.ndarray])
         atom=np.concatenate([np.array(each, dtype=np.int64) for each in numbers])[:, None],
         bond=bond[:, None],
     )
-
-
-def _asked_molecule(mol: Mol) -> Molecules:
-    """One molecule, whose atoms and bonds are read one by one."""
-    ends, types = _asked_bonds(mol)
-    at = mol.GetAtomWithIdx  # iterating over RDKit's sequences takes longer
-    numbers = [at(i).GetAtomicNum() for i in range(mol.GetNumAtoms())]
-    return Molecules(
-        sizes=np.array([len(numbers)]),
-        edge_counts=np.array([ends.shape[1]]),
-        edge_index=ends,
-        atom=np.array(numbers, dtype=np.int64).reshape(-1, 1),
-        bond=types.reshape(-1, 1),
-    )
-
-
-def _asked_bonds(mol: Mol) -> tuple[Int[np.ndarray, "2 e"], Int[np.ndarray, " e"]]:
-    """Both directions of every bond, sorted, and the number of its type."""
-    bonds = [
-        (*ends, int(bond.GetBondType()))
-        for bond in map(mol.GetBondWithIdx, range(mol.GetNumBonds()))
-        for ends in (
-            (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()),
-            (bond.GetEndAtomIdx(), bond.GetBeginAtomIdx()),
-        )
-    ]
-    table = np.array(sorted(bonds), dtype=np.int64).reshape(-1, 3)
-    return table[:, :2].T, table[:, 2]
 
 
 @cache
@@ -434,24 +414,16 @@ BOND_FEATURES: dict[str, tuple[str, ...]] = {
 """OGB's bond features: name, and the meaning of each code."""
 
 
-class _OGBCodes(NamedTuple):
-    """Codes by RDKit's enum values: looking up their names takes longer than parsing."""
-
-    chirality: dict[object, int]
-    hybridization: dict[object, int]
-    bond: dict[object, int]
-    stereo: dict[object, int]
-
-
 @cache
-def _ogb_codes() -> _OGBCodes:
+def _ogb_codes() -> dict[str, dict[object, int]]:
+    """Codes by RDKit's enum values: looking up their names takes longer than parsing."""
     chem = rdkit_chem()
-    return _OGBCodes(
-        chirality=enum_codes(chem.ChiralType, _CHIRALITY),
-        hybridization=enum_codes(chem.HybridizationType, _HYBRIDIZATION),
-        bond=enum_codes(chem.BondType, _BOND),
-        stereo=enum_codes(chem.BondStereo, _STEREO),
-    )
+    return {
+        "chirality": enum_codes(chem.ChiralType, _CHIRALITY),
+        "hybridization": enum_codes(chem.HybridizationType, _HYBRIDIZATION),
+        "bond": enum_codes(chem.BondType, _BOND),
+        "stereo": enum_codes(chem.BondStereo, _STEREO),
+    }
 
 
 def enum_codes(kind: type, names: tuple[str, ...]) -> dict[object, int]:
@@ -466,12 +438,12 @@ def ogb_atom(atom: Atom) -> tuple[int, ...]:
     codes = _ogb_codes()
     return (
         number - 1 if 1 <= number <= 118 else 118,
-        codes.chirality.get(atom.GetChiralTag(), 4),
+        codes["chirality"].get(atom.GetChiralTag(), 4),
         degree if degree <= 10 else 11,
         charge + 5 if -5 <= charge <= 5 else 11,
         hydrogens if hydrogens <= 8 else 9,
         radicals if radicals <= 4 else 5,
-        codes.hybridization.get(atom.GetHybridization(), 5),
+        codes["hybridization"].get(atom.GetHybridization(), 5),
         int(atom.GetIsAromatic()),
         int(atom.IsInRing()),
     )
@@ -481,8 +453,8 @@ def ogb_bond(bond: Bond) -> tuple[int, ...]:
     """Codes of OGB's three features of a bond, in the order of :data:`BOND_FEATURES`."""
     codes = _ogb_codes()
     return (
-        codes.bond.get(bond.GetBondType(), 4),
-        codes.stereo[bond.GetStereo()],
+        codes["bond"].get(bond.GetBondType(), 4),
+        codes["stereo"][bond.GetStereo()],
         int(bond.GetIsConjugated()),
     )
 

@@ -247,10 +247,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         with progress_bars(self.progress) as report:
             try:
                 files["callbacks"] = callbacks
-                if len(models) == 1:
-                    result = _fit_one(models[0], data, train, settings, device, report, **files)
-                else:
-                    result = _fit_many(models, data, train, settings, device, report, **files)
+                result = _fit(models, data, train, settings, device, report, **files)
             except TrainingInterrupted as raised:
                 interruption, result = raised, raised.results[0]
         if result.interrupted and self.checkpoint is None:  # by max_time
@@ -293,7 +290,15 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _measure(self, train: Examples) -> Sharpness | None:
         """The sharpness of the permutations of training graphs; None without permutations."""
         sharpness = measure_sharpness(self.model_, train.graphs, train.index)
-        _warn_if_uniform(sharpness)
+        if sharpness.row_entropy > UNIFORM_ENTROPY:
+            warnings.warn(
+                "the soft permutations are nearly uniform (row entropy "
+                f"{sharpness.row_entropy:.3f} of 1), so aligned matrices say little more than how "
+                "many edges a graph has: more features or labels of vertices, or more epochs, may "
+                "tell vertices apart",
+                UniformPermutationsWarning,
+                stacklevel=4,
+            )
         return sharpness
 
     def _grow_forest(self, train: Examples, settings: TrainingConfig) -> GraphForest:
@@ -908,30 +913,7 @@ def _network_seeds(seed: int, count: int) -> list[int]:
     return [(seed + 1_000_003 * k) % 2**63 for k in range(count)]
 
 
-def _fit_one(
-    model: nn.Module,
-    data: TrainingData,
-    train: Examples,
-    settings: TrainingConfig,
-    device: torch.device | Fabric | OneDevice,
-    report: Callable[..., None],
-    callbacks: Sequence[Callable[[Epoch], object]],
-    **files: Any,
-) -> FitResult:
-    held = replace(train, index=data.split.validation) if len(data.split.validation) else None
-
-    def on_epoch(epoch: Epoch) -> None:
-        report("training", epoch.number, settings.epochs, describe_epoch(epoch, data.task))
-        for callback in callbacks:
-            callback(epoch)
-
-    return fit(
-        model, data.task, train, settings, validation=held, device=device, on_epoch=on_epoch,
-        **files,
-    )  # fmt: skip
-
-
-def _fit_many(
+def _fit(
     models: Sequence[nn.Module],
     data: TrainingData,
     train: Examples,
@@ -941,15 +923,27 @@ def _fit_many(
     callbacks: Sequence[Callable[[Epoch], object]],
     **files: Any,
 ) -> FitResult:
-    """Trains an ensemble as one stack; returns the result of its first network."""
+    """Trains one network, or an ensemble as one stack; returns the result of the first network."""
+    held, count = data.split.validation, len(models)
+    if count == 1:
+
+        def on_epoch(epoch: Epoch) -> None:
+            report("training", epoch.number, settings.epochs, describe_epoch(epoch, data.task))
+            for callback in callbacks:
+                callback(epoch)
+
+        validation = replace(train, index=held) if len(held) else None
+        return fit(
+            models[0], data.task, train, settings, validation=validation, device=device,
+            on_epoch=on_epoch, **files,
+        )  # fmt: skip
     if not isinstance(device, torch.device):
         if not isinstance(device, OneDevice):
             raise ValueError("an ensemble is trained on one device in 32 bits: set ensemble to 1")
         device = device.device
-    count = len(models)
     stack = Stack(
         models, [data.task] * count, train.graphs, train.y,
-        [train.index] * count, [data.split.validation] * count,
+        [train.index] * count, [held] * count,
         _network_seeds(settings.seed, count), settings,
         weight=train.weight, device=device,
     )  # fmt: skip
@@ -987,17 +981,6 @@ def measure_sharpness(model: PiGNN, graphs: Collection, train: Int[Tensor, " t"]
     sample = train[torch.linspace(0, len(train) - 1, count).long()]
     with evaluating(model):
         return model.sharpness(graphs.batch(sample).to(next(model.parameters()).device))
-
-
-def _warn_if_uniform(sharpness: Sharpness) -> None:
-    if sharpness.row_entropy > UNIFORM_ENTROPY:
-        warnings.warn(
-            f"the soft permutations are nearly uniform (row entropy {sharpness.row_entropy:.3f} of "
-            "1), so aligned matrices say little more than how many edges a graph has: more "
-            "features or labels of vertices, or more epochs, may tell vertices apart",
-            UniformPermutationsWarning,
-            stacklevel=5,
-        )
 
 
 def _split_tensors(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -1058,14 +1041,10 @@ def describe_epoch(epoch: Epoch, task: Task) -> str:
 def _channels(
     prefix: str, vocabulary: Vocabulary, width: int, embedded: bool, labelled: bool = True
 ) -> list[tuple[str, object]]:
-    """The meaning of each input of a vertex or an edge: a kind, and a name within it.
+    """The meaning of each of the ``width`` inputs of a vertex or an edge: a kind, and a name in it.
 
-    Args:
-        prefix: ``edge_`` for edges.
-        vocabulary: the labels, and the user's names of columns.
-        width: how many numbers there are.
-        embedded: whether the numbers are those of embedded labels.
-        labelled: whether the numbers begin with one-hot labels.
+    The ``prefix`` is ``edge_`` for edges. The numbers are those of embedded labels, or they begin
+    with one-hot labels if ``labelled``.
     """
     names: list[tuple[str, object]] = []
     labels = vocabulary.edge_labels if prefix else vocabulary.labels
