@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from softperm import __version__
-from softperm.data.canonical import warn_removed_edges
+from softperm.data.canonical import Removed, warn_removed_edges
 from softperm.data.collection import Collection
 from softperm.data.datasets.store import file_digest
 from softperm.data.formats.shards import ROWS, Shard, canonical_graph
@@ -310,25 +310,22 @@ class ShardWorker:
 
     def _graphs(self, records: list[Record]) -> tuple[Collection | None, dict[int, str], Summary]:
         """The usable graphs of some records, the problems of the others, and removed edges."""
-        estimator, summary = self.estimator, Summary()
+        estimator = self.estimator
         texts = [record.graph for record in records if isinstance(record.graph, str)]
         if texts and len(texts) == len(records) and reads_smiles(estimator):
-            return *encode_smiles(estimator.molecules_, texts, estimator.vocabulary_), summary
-        graphs, problems, names = [], {}, estimator.field_names
+            return *encode_smiles(estimator.molecules_, texts, estimator.vocabulary_), Summary()
+        graphs, removals, problems, names = [], [], {}, estimator.field_names
         for i, record in enumerate(records):
             try:
                 graph, removed = canonical_graph(record, self.symmetrise, names)
                 estimator.vocabulary_.check([graph])
-            except GraphError as error:
-                problems[i] = error.problem
-                continue
             except ValueError as error:
-                problems[i] = str(error)
+                problems[i] = error.problem if isinstance(error, GraphError) else str(error)
                 continue
             graphs.append(graph)
-            counts = (removed.loops, removed.duplicates, int(removed.loops or removed.duplicates))
-            if any(counts):
-                summary = summary.plus(Summary(0, 0, "", 0, 0, 0, (), "", *counts))
+            removals.append(removed)
+        total = Removed.total(removals)
+        summary = Summary(loops=total.loops, duplicates=total.duplicates, changed=total.changed)
         return (estimator.vocabulary_.encode(graphs) if graphs else None), problems, summary
 
     def _summarised(self, encoded: Encoded, remarks: Sequence[Warning | str]) -> Encoded:
