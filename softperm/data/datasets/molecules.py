@@ -200,7 +200,14 @@ def _parts(
         first, done = done, done + len(molecules.sizes)
         progress(f"preparing {name}", done, count)
         own = others if values is None else {**others, "values": values[first:done]}
-        yield Part.of_molecules(molecules, **own)
+        yield Part(
+            sizes=molecules.sizes,
+            edge_counts=molecules.edge_counts,
+            edge_index=molecules.edge_index,
+            label=molecules.atom,
+            edge_label=molecules.bond,
+            **own,
+        )
 
 
 def encode_rows(

@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from softperm.data.datasets.store import Store, file_digest
-from softperm.data.molecules import Encoding, Molecules
+from softperm.data.molecules import Encoding
 from softperm.files import (
     disk_errors,
     exclusive,
@@ -405,18 +405,6 @@ class Part:
     position: Float[np.ndarray, "v 3"] | None = None
     classes: Int[np.ndarray, " b"] | None = None
     values: Float[np.ndarray, "b T"] | None = None
-
-    @classmethod
-    def of_molecules(cls, molecules: Molecules, **others: np.ndarray | None) -> Part:
-        """Molecules with the codes of atoms and bonds as labels, and other arrays."""
-        return cls(
-            sizes=molecules.sizes,
-            edge_counts=molecules.edge_counts,
-            edge_index=molecules.edge_index,
-            label=molecules.atom,
-            edge_label=molecules.bond,
-            **others,
-        )
 
 
 @dataclass(frozen=True)

@@ -273,8 +273,7 @@ def _version(answer: HTTPResponse) -> str:
 
 
 def _finish(url: str, part: Path, target: Path, sha256: str | None) -> None:
-    with part.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = file_digest(part)
     note = part.with_name(part.name + ".json")
     if sha256 is not None and digest != sha256:
         part.unlink()
