@@ -305,7 +305,7 @@ class Explainer:
 
         gradients = integrate(evaluate, deltas, baseline, outputs, self.tolerance)
         constant = -_sum([_inner(g, z0) for g, z0 in zip(gradients, start, strict=True)])
-        still = [torch.zeros(len(outputs), *f.shape) for f in (batch.structure, parts.x)]
+        still = [f.new_zeros(len(outputs), *f.shape) for f in (batch.structure, parts.x)]
         return baseline, outputs, parts.push_back(gradients, plans, encoded) + still, constant
 
     def _through_network(
@@ -323,7 +323,7 @@ class Explainer:
         (baseline, outputs), _ = evaluate(torch.tensor([0.0, 1.0], dtype=torch.float64))
         deltas = [batch.structure, parts.x]
         gradients = integrate(evaluate, deltas, baseline, outputs, self.tolerance)
-        still = [torch.zeros(len(outputs), *values.shape) for values in parts.values]
+        still = [values.new_zeros(len(outputs), *values.shape) for values in parts.values]
         return baseline, outputs, still + gradients, torch.zeros_like(outputs)
 
 

@@ -289,6 +289,13 @@ def test_a_classifier_explains_labels_by_their_names(categories):
     assert sums == pytest.approx(difference, rel=1e-3, abs=1e-5)
 
 
+def test_embedded_labels_are_explained_where_vertices_are_encoded_before_they_are_aligned():
+    graphs, y = [bonded(word) for word in WORDS], ["O" in word for word in WORDS]
+    settings = FAST | {"validation_fraction": 0.0, "encoded": "both"}
+    model = PiGNNClassifier(**settings, categories="embedding").fit(graphs, y)
+    assert model.explain(graphs[:1], through_network=False)[0].relative_error < 1e-4
+
+
 def test_numbers_are_explained_in_the_units_of_the_targets():
     graphs = [random_graph(n, seed=n) for n in range(3, 11)]
     y = np.array([[1000.0 * len(g), g.size()] for g in graphs])
