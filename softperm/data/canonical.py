@@ -88,7 +88,7 @@ class Removed:
             vertices=vertices,
             edges=edges,
             used=(used[0], used[1]),
-            codes=frozenset().union(*codes) if codes else None,
+            codes=frozenset(sorted(frozenset().union(*codes))[:1000]) if codes else None,
             columns=columns,
             graphs=sum(each.graphs for each in parts),
             changed=sum(each.changed for each in parts),

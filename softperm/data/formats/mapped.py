@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -159,7 +159,7 @@ class PartWorker:
         content, details = self.files(shard.number)
         with appearing(content) as stream:  # a worker of a killed process may still write the same
             np.savez(stream, **arrays)  # type: ignore[arg-type]
-        write_atomically(details, json.dumps(about, default=list))  # a set becomes a list
+        write_atomically(details, json.dumps(about, default=sorted))  # a set becomes a list
         return shard.number
 
     def _graphs(
@@ -188,7 +188,7 @@ class PartWorker:
                 of = widths[field].setdefault(width(graph, field), [0, i, place])
                 of[0] += 1
         together = Removed.total(removed)
-        about = {"removed": asdict(together), "widths": widths}
+        about = {"removed": _removed_config(together), "widths": widths}
         if not graphs or any(len(sizes) > 1 for sizes in widths.values()):
             return None, Vocabulary(), kept, about  # joining such parts is an error
         vocabulary = Vocabulary.learn(graphs, together.columns)
@@ -201,7 +201,7 @@ class PartWorker:
         molecules, unreadable = read_symbols(texts)
         problems |= {records[k].where: problem for k, problem in unreadable.items()}
         kept = [k for k in range(len(texts)) if k not in unreadable]
-        about: dict[str, Any] = {"removed": asdict(Removed(graphs=len(kept))), "widths": {}}
+        about: dict[str, Any] = {"removed": _removed_config(Removed()), "widths": {}}
         if molecules is None:
             return None, Vocabulary(), [], about
         atoms, bonds = (
@@ -274,8 +274,14 @@ def _texts(name: str, strings: Sequence[str]) -> dict[str, np.ndarray]:
     return {name: np.frombuffer(b"".join(encoded), np.uint8), f"{name}_counts": counts}
 
 
+def _removed_config(removed: Removed) -> dict[str, Any]:
+    """What was removed, in a fixed order, because the digest of the prepared arrays covers it."""
+    sums = ("loops", "duplicates", "changed")
+    names = ("vertices", "edges", "used", "columns", "codes", *sums)
+    return {name: getattr(removed, name) for name in names}
+
+
 def _removed(config: Mapping[str, Any]) -> Removed:
-    """What :func:`asdict` made of it, after JSON."""
     columns = {key: tuple(names) for key, names in config["columns"].items()}
     codes = None if config["codes"] is None else frozenset(config["codes"])
     used = tuple(map(tuple, config["used"]))
@@ -533,7 +539,8 @@ def _mapped_file(
             target, [n for n in names if set(kinds[n]) != {"g"} or about["cells"]], str(path)
         )
     ids, places = (Texts(arrays[name], arrays[f"{name}_ptr"]) for name in ("id", "place"))
-    warn_removed(Removed.total(map(_removed, about["removed"])), stacklevel=4)
+    removed = Removed.total(map(_removed, about["removed"]))
+    warn_removed(replace(removed, graphs=len(ids)), stacklevel=4)
     sizes = np.diff(arrays["ptr"])
     if not sizes.all():
         warn_empty(sizes.tolist(), ids)
