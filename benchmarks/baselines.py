@@ -33,7 +33,8 @@ from softperm.data.datasets.catalogue import PAPER
 from softperm.data.datasets.dataset import Dataset
 from softperm.lab.baselines.layers import TooLarge
 from softperm.lab.evaluation_data import with_positions
-from softperm.lab.systems import KERNELS, SYSTEMS, DataShape
+from softperm.lab.recipes import grid_points
+from softperm.lab.systems import CLASSICAL, SYSTEMS, DataShape
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task, mean_loss
 
 HOME = Path(__file__).parents[1]
@@ -92,14 +93,16 @@ def train(name: str, dataset: Dataset, device: torch.device, seconds: float) -> 
     }
 
 
-def fit_kernel(name: str, dataset: Dataset) -> dict:
-    """Fits on nine tenths of the graphs and classifies the rest."""
+def fit_classical(name: str, dataset: Dataset) -> dict:
+    """Fits a kernel or a forest to nine tenths of the graphs and predicts the rest."""
     begin = time.perf_counter()
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
     learnt, held = order[: len(order) * 9 // 10], order[len(order) * 9 // 10 :]
-    machine = KERNELS[name].build({"iterations": 4, "C": 10.0})
-    machine.fit(dataset.collection, learnt, dataset.y[learnt].numpy())
-    machine.predict(dataset.collection, held)
+    system = CLASSICAL[name]
+    fitted = system.build(next(iter(grid_points(system.grid))), 0)
+    task, _ = task_of(dataset)
+    fitted.fit(dataset.collection, learnt, dataset.y[learnt], task)
+    fitted.outputs(dataset.collection, held)
     spent = time.perf_counter() - begin
     return {"steps": 1, "of_steps": 1, "ran_s": spent, "epoch_s": spent}
 
@@ -122,8 +125,8 @@ def measure(name: str, dataset_name: str, root: str, seconds: float, memory: flo
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew after loading
     before = resident("VmRSS")
     try:
-        kernel = name in KERNELS
-        found = fit_kernel(name, dataset) if kernel else train(name, dataset, device, seconds)
+        classical = name in CLASSICAL
+        found = fit_classical(name, dataset) if classical else train(name, dataset, device, seconds)
     except TooLarge as refusal:
         return {"refused": str(refusal)}
     except (MemoryError, RuntimeError) as problem:
@@ -163,7 +166,7 @@ def told(found: dict) -> str:
 def cells(chosen: argparse.Namespace) -> list[tuple[str, str]]:
     """Every wanted system with every wanted dataset of its table."""
     made = []
-    for name, entry in {**SYSTEMS, **KERNELS}.items():
+    for name, entry in {**SYSTEMS, **CLASSICAL}.items():
         for dataset in (d for table in entry.tables for d in TABLES[table]):
             wanted = not chosen.systems or name in chosen.systems
             if wanted and (not chosen.datasets or dataset in chosen.datasets):
@@ -175,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-root", type=Path, default=os.environ.get("SOFTPERM_DATA"))
     parser.add_argument("--datasets", nargs="+", help="all of a system's table by default")
-    parser.add_argument("--systems", nargs="+", choices=[*SYSTEMS, *KERNELS])
+    parser.add_argument("--systems", nargs="+", choices=[*SYSTEMS, *CLASSICAL])
     parser.add_argument("--seconds", type=float, default=180.0, help="after which an epoch is cut")
     parser.add_argument("--memory", type=float, default=LIMIT_GIB, help="GiB of one process")
     parser.add_argument("--out", type=Path, default=OUT, help="file for the results as JSON")
