@@ -59,7 +59,7 @@ def test_stacked_models_are_told_the_largest_graph(monkeypatch):
         told.append(largest)
         return sinkhorn(*inputs, largest=largest, **others)
 
-    monkeypatch.setattr("softperm.nn.permutation.sinkhorn", solve)
+    monkeypatch.setattr("softperm.nn.model.sinkhorn", solve)
     graphs = collect([random_graph(n, seed=n) for n in (5, 7, 2)])
     config = ModelConfig(2, latent_vertices=3, hidden=4, attribute_size=3, edge_attribute_size=2)
     models = [build(config, seed=seed).double() for seed in range(2)]

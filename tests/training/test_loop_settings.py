@@ -335,7 +335,7 @@ def test_in_mixed_precision_the_head_has_16_bits_and_the_transport_32(encoder, m
         kinds["scores"].add(scores.dtype)
         return sinkhorn(scores, *args, **kwargs)
 
-    monkeypatch.setattr("softperm.nn.permutation.sinkhorn", noting)
+    monkeypatch.setattr("softperm.nn.model.sinkhorn", noting)
     model = network(encoder)
     last = model.head.final[-1]
     last.register_forward_hook(lambda *seen: kinds["head"].add((model.training, seen[2].dtype)))
