@@ -24,8 +24,9 @@ class EditCosts:
     The distance is the least total cost of edits that turn one graph into the other. A vertex or
     edge of different label is substituted, or deleted and inserted if that costs less; an infinite
     ``vertex_substitution`` forbids to match vertices of different label. A deleted or inserted
-    edge of weight w costs ``|w|`` times the given cost, and edges of weights w and w′ that are
-    matched cost ``|w − w′|`` times the mean of insertion and deletion.
+    edge of weight w costs ``|w|`` times the given cost. Where edges of weights w and w′ are
+    matched, lost weight costs as much as its deletion and gained weight as its insertion:
+    ``|w − w′|`` times the cost if both cost the same.
 
     Args:
         vertex_insertion: cost of a vertex of the second graph without a match.

@@ -77,12 +77,16 @@ def joint_alignment(
     data = as_graphs(graphs)
     matrices = _padded([adjacency(graph) for graph in data])
     if distances is None:
-        mixed = matrices.min() < 0 < matrices.max()
+        mixed = bool((matrices < 0).any() and (matrices > 0).any())
         distances = frobenius_intervals(list(matrices) if mixed else data).lower_bound
     if np.shape(distances) != (len(data), len(data)):
         raise ValueError(
             f"distances has shape {np.shape(distances)}; expected {(len(data), len(data))}, one "
             f"row and one column for each graph"
+        )
+    if not np.isfinite(distances).all():
+        raise ValueError(
+            "distances holds NaN or infinite numbers; expected a distance of each pair"
         )
     if restarts < 0:
         raise ValueError(f"restarts is {restarts}; expected zero or more")

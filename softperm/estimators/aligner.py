@@ -335,6 +335,10 @@ class PiGNNAligner(PiGNNEstimator):
         names = [f"vector_{k}" for k in range(self.task_.outputs)]
         return np.array([*names, *(f"sketch_{k}" for k in range(self.sketch_.size))], dtype=object)
 
+    def predict(self, graphs: Graphs) -> np.ndarray:
+        """Refuses: an aligner predicts nothing."""
+        return self.decode(torch.empty(0))
+
     def decode(self, outputs: Tensor) -> np.ndarray:
         """Refuses: an aligner predicts nothing."""
         raise ValueError("an aligner predicts nothing: use transform, or softperm embed")

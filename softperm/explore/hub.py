@@ -49,8 +49,6 @@ def push_to_hub(
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    if repository.count("/") != 1 or not all(repository.split("/")):
-        raise ValueError(f"a repository is named owner/name; got {repository!r}")
     run = Path(run)
     model = run / "model" if (run / "model").is_dir() else run
     card = model_card(run, repository, license)
@@ -75,6 +73,8 @@ def model_card(run: Path, repository: str, license: str | None = None) -> str:
     """The model card of a run: data, scores, curve, how to load it, and its limits."""
     from huggingface_hub import EvalResult, ModelCardData
 
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise ValueError(f"a repository is named owner/name; got {repository!r}")
     estimator = load_estimator(run / "model" if (run / "model").is_dir() else run, "cpu")
     result, settings = _read(run / "result.json"), _read(run / "config.json")
     data = str(result.get("data") or settings.get("dataset") or settings.get("data") or "unknown")

@@ -54,7 +54,8 @@ def _layout(graph: Data, fixed: dict[int, np.ndarray] | None = None) -> dict[int
     """Places of all vertices; some may be given."""
     drawn = _networkx(graph)
     if not fixed:
-        first = nx.kamada_kawai_layout(drawn) if nx.is_connected(drawn) else None
+        connected = len(drawn) > 0 and nx.is_connected(drawn)
+        first = nx.kamada_kawai_layout(drawn) if connected else None
         return nx.spring_layout(drawn, pos=first, seed=0, iterations=20 if first else 100)
     centre = np.mean(list(fixed.values()), axis=0)
     start: dict[int, Any] = {

@@ -282,6 +282,8 @@ class GraphIndex:
         Raises:
             ValueError: the index has no graph with one of the identifiers.
         """
+        if isinstance(ids, str):
+            raise ValueError(f"ids is the string {ids!r}; expected a list, such as [{ids!r}]")
         wanted = set(ids)
         segments = []
         for segment in self._segments:
@@ -551,6 +553,13 @@ class GraphIndex:
                 raise ValueError("the graphs of the index have strings as ids; pass ids")
             first = max((int(column.max(initial=-1)) + 1 for column in numbers), default=0)
             ids = range(first, first + count)
+        columns = {name: _column(values, name) for name, values in metadata.items()}
+        for name, values in columns.items():
+            if self._segments and self.holds_text(name) != isinstance(values, Text):
+                kind = "strings" if self.holds_text(name) else "numbers"
+                raise ValueError(
+                    f"column {name} of the index holds {kind}; expected {kind} here too"
+                )
         column = _column(ids, "ids")
         if isinstance(column, np.ndarray) and column.dtype != np.int64:
             raise ValueError("ids are fractions; expected strings or whole numbers")
@@ -565,7 +574,7 @@ class GraphIndex:
             packed=storage.compact(packed),
             vectors=storage.frozen(vectors, np.uint8),
             ids=column,
-            columns={name: _column(values, name) for name, values in metadata.items()},
+            columns=columns,
             removed=np.zeros(count, bool),
         )
         if without is not None:
@@ -833,7 +842,7 @@ def _column(values: Sequence[Any], name: str) -> np.ndarray | Text:
     if all(isinstance(value, str) for value in values):
         return Text.of(values)
     array = np.asarray(values)
-    if array.dtype.kind in "biu":
+    if array.dtype.kind in "biu" and array.ndim == 1:
         return array.astype(np.int64)
     if array.dtype.kind == "f" and array.ndim == 1:
         return array.astype(np.float64)

@@ -190,7 +190,7 @@ class _Builder:
                 values = parse_cells([str(value) for value in values])
             columns[name] = as_column(values).tolist()
             text = next((value for value in columns[name] if isinstance(value, str)), None)
-            if self.index is not None and text is not None:
+            if self.index is not None and name in self.index.columns and text is not None:
                 raise ValueError(
                     f"column {name!r} holds numbers in the first graphs of the index and text such "
                     f"as {text!r} in others: expected values of one kind"

@@ -34,20 +34,21 @@ def evaluate(condition: str, columns: Mapping[str, np.ndarray]) -> Bool[np.ndarr
     ...     "mass": np.array([100, 200, 400]), "name": np.array(["a", "b", "c"])}).tolist()
     [True, False, False]
     """
-    try:
-        tree = ast.parse(condition.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        raise ValueError(f"condition {condition!r} cannot be read; {_EXPECTED}") from None
-    return np.asarray(_truth(tree, columns, condition), dtype=bool)
+    return np.asarray(_truth(_parse(condition).body, columns, condition), dtype=bool)
 
 
 def names(condition: str) -> set[str]:
     """The columns that a condition names."""
+    return {node.id for node in ast.walk(_parse(condition)) if isinstance(node, ast.Name)}
+
+
+def _parse(condition: str) -> ast.Expression:
     try:
         tree = ast.parse(condition.strip(), mode="eval")
-    except (SyntaxError, ValueError):
-        raise ValueError(f"condition {condition!r} cannot be read; {_EXPECTED}") from None
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        ast.unparse(tree)  # messages quote parts of it, and nesting must not exceed the stack then
+        return tree
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"condition {condition!r:.200} cannot be read; {_EXPECTED}") from None
 
 
 def _truth(node: ast.expr, columns: Mapping[str, np.ndarray], condition: str) -> np.ndarray:
@@ -65,19 +66,26 @@ def _truth(node: ast.expr, columns: Mapping[str, np.ndarray], condition: str) ->
                 for op, one, other in zip(node.ops, sides[:-1], sides[1:], strict=True)
             ]
             return np.logical_and.reduce(results)
-    raise ValueError(f"condition {condition!r} contains {ast.unparse(node)!r}; {_EXPECTED}")
+    raise ValueError(f"condition {condition!r:.200} contains {ast.unparse(node)!r}; {_EXPECTED}")
 
 
 def _compared(op: ast.cmpop, one: object, other: object, condition: str) -> np.ndarray:
-    try:
-        if isinstance(op, ast.In):
-            return np.isin(np.asarray(one), np.asarray(other))
+    among = isinstance(op, ast.In) and isinstance(other, list)
+    sides = [one, *other] if among else [one, other]
+    alike = len({_is_text(side) for side in sides}) == 1
+    if among and alike:
+        return np.isin(np.asarray(one), np.asarray(other))
+    if type(op) in _COMPARE and alike and not any(isinstance(side, list) for side in sides):
         return np.asarray(_COMPARE[type(op)](one, other), dtype=bool)
-    except (KeyError, TypeError):
-        raise ValueError(
-            f"condition {condition!r} compares a number with a string, or uses an unknown "
-            f"operator; {_EXPECTED}"
-        ) from None
+    raise ValueError(
+        f"condition {condition!r:.200} compares a number with a string, or uses an unknown "
+        f"operator; {_EXPECTED}"
+    )
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value or a column holds strings."""
+    return not isinstance(value, int | float) and np.asarray(value).dtype.kind not in "biuf"
 
 
 def _value(node: ast.expr, columns: Mapping[str, np.ndarray], condition: str) -> object:
@@ -93,4 +101,4 @@ def _value(node: ast.expr, columns: Mapping[str, np.ndarray], condition: str) ->
             return -node.operand.value  # type: ignore[operator]
         case ast.Tuple() | ast.List():
             return [_value(element, columns, condition) for element in node.elts]
-    raise ValueError(f"condition {condition!r} contains {ast.unparse(node)!r}; {_EXPECTED}")
+    raise ValueError(f"condition {condition!r:.200} contains {ast.unparse(node)!r}; {_EXPECTED}")

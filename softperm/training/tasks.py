@@ -519,10 +519,12 @@ def target_array(y: Any, count: int) -> np.ndarray:
     if values.ndim == 0:
         kind = type(y).__name__
         raise ValueError(f"y is of type {kind}; expected a list or array, a target for each graph")
-    if values.dtype.kind == "U":  # NumPy also turns numbers among strings into strings
-        as_given = np.asarray(y, dtype=object)
+    if values.dtype.kind in "UO":
+        as_given = np.array(y, dtype=object)
+        absent = [type(value).__name__ == "NAType" for value in as_given.flat]  # NA of pandas
+        as_given[np.reshape(absent, as_given.shape).astype(bool)] = None
         if not all(isinstance(value, str) for value in as_given.ravel()):
-            values = as_given
+            values = as_given  # NumPy turns numbers among strings into strings
         for index, value in enumerate(as_given):
             if isinstance(value, str) and "\0" in value:  # NumPy drops it at the end of a string
                 raise GraphError(index, f"its class {value!r} has the character NUL; remove it")
@@ -544,7 +546,7 @@ def weight_array(sample_weight: Any, count: int) -> Tensor | None:
     if sample_weight is None:
         return None
     try:
-        values = np.asarray(sample_weight, dtype=np.float64)
+        values = np.array(sample_weight, dtype=np.float64)  # pandas lends arrays for reading only
     except (TypeError, ValueError):
         raise ValueError("sample_weight must hold a number for each graph") from None
     if values.shape != (count,):

@@ -4,9 +4,10 @@ import csv
 import json
 
 import matplotlib.image
+import networkx as nx
 import numpy as np
 import pytest
-from samples import run_command
+from samples import run_command, write_json_lines
 
 from softperm import GraphIndex
 
@@ -56,6 +57,17 @@ def test_a_table_of_molecules_becomes_a_picture_of_look_alikes_with_two_commands
     assert pixels.shape[1] > 3 * pixels.shape[0]  # the query and three hits in one row
 
 
+@pytest.mark.filterwarnings("ignore:.*have no vertices")
+def test_graphs_without_vertices_are_pictured(tmp_path):
+    graphs = write_json_lines(tmp_path / "g.jsonl", [nx.Graph(), nx.path_graph(3)])
+    index, picture = tmp_path / "index", tmp_path / "hits.png"
+    assert run_command("index", graphs, "--out", index).exit_code == 0
+    out = ("--out", tmp_path / "hits.csv", "--picture", picture)
+    done = run_command("search", index, graphs, *out)
+    assert done.exit_code == 0, done.output
+    assert picture.stat().st_size > 0
+
+
 def test_within_and_where_restrict_the_hits(library):
     rows = search(library, "--within", "1", "--where", "mass < 90")
     assert {(row["query"], row["hit"]) for row in rows} == {
@@ -80,7 +92,12 @@ def test_adding_skips_what_is_there(library):
         (("search", "lib.index", "query.csv", "-k", "3", "--within", "2"), "exclude each other"),
         (("search", "query.csv", "query.csv"), "is not a graph index"),
         (("search", "lib.index", "query.csv", "--where", "size < 3"), "has no column 'size'"),
+        (("search", "lib.index", "query.csv", "--where", "mass == 'a'"), "a number with a string"),
         (("index", "lib.csv", "--out", "lib.index"), "is not empty; use --add"),
+        (
+            ("index", "names.csv", "--out", "lib.index", "--add"),
+            "metadata has the columns name; the index has mass",
+        ),
         (("index", "lib.csv", "--out", "other", "--add"), "does not exist; leave out --add"),
         (
             ("index", "lib.csv", "--out", "other", "--engine", "sun"),
@@ -90,6 +107,7 @@ def test_adding_skips_what_is_there(library):
     ],
 )
 def test_bad_input_is_one_sentence(library, arguments, message, monkeypatch):
+    (library / "names.csv").write_text("smiles,name\nCCCC,butane\n")
     monkeypatch.chdir(library)
     done = run_command(*arguments)
     assert done.exit_code == 2

@@ -238,6 +238,13 @@ def test_impossible_costs_are_named(costs, message):
         EditCosts(**costs)
 
 
+def test_weight_that_is_lost_costs_a_deletion_and_weight_that_is_gained_an_insertion():
+    light, heavy = (nx.Graph([(0, 1, {"weight": weight})]) for weight in (2.0, 5.0))
+    costs = EditCosts(edge_insertion=10.0, edge_deletion=1.0)
+    assert edit_distance(heavy, light, costs=costs).distance == 3
+    assert edit_distance(light, heavy, costs=EditCosts(edge_deletion=10.0)).distance == 3
+
+
 def test_a_threshold_is_a_distance():
     with pytest.raises(ValueError, match=r"at_most is -1; expected a distance"):
         frobenius_distance(nx.path_graph(3), nx.path_graph(3), at_most=-1)

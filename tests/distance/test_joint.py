@@ -134,10 +134,19 @@ def test_one_graph_is_aligned_with_itself():
     assert joint.objective == joint.lower_bound == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*have no vertices")
+def test_graphs_without_vertices_are_aligned():
+    joint = joint_alignment([nx.Graph(), nx.Graph()])
+    assert joint.permutations.shape == (2, 0)
+    assert joint.objective == joint.lower_bound == 0
+
+
 def test_bad_input_is_named():
     graphs = [nx.path_graph(3), nx.path_graph(4)]
     with pytest.raises(ValueError, match=r"distances has shape \(3, 3\); expected \(2, 2\)"):
         joint_alignment(graphs, distances=np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="distances holds NaN or infinite numbers"):
+        joint_alignment(graphs, distances=np.full((2, 2), np.nan))
     with pytest.raises(ValueError, match="restarts is -1; expected zero or more"):
         joint_alignment(graphs, restarts=-1)
     with pytest.raises(ValueError, match="expected a list of graphs"):

@@ -66,6 +66,10 @@ BAD_CLASSES = {
     "mixed": (np.array(["a", 1] * 6, dtype=object), "y mixes strings with numbers"),
     "bytes": (np.array([b"a", b"b"] * 6), "graph 0: its class is of type bytes"),
     "measurements": ([0.5, 1.5] * 6, "graph 0: its class is 0.5, which is not a whole number"),
+    "NUL": (
+        np.array(["a", "a\0"] * 6, dtype=object),
+        "graph 1: its class 'a\\x00' has the character",
+    ),
     "one": (["cat"] * 12, "y has only one class, 'cat'"),
 }
 
@@ -75,6 +79,17 @@ def test_classes_that_cannot_be_told_apart_are_refused(case):
     y, message = BAD_CLASSES[case]
     with pytest.raises(ValueError, match=re.escape(message)):
         PiGNNClassifier(**FAST).fit(GRAPHS, y)
+
+
+def test_missing_targets_of_pandas_are_missing():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="graph 1: it has no class"):
+        PiGNNClassifier(**FAST).fit(GRAPHS, pandas.array(["a", pandas.NA] * 6, "string"))
+    gaps = np.where(KIND, np.nan, SIZES)
+    numbers = pandas.Series([pandas.NA if kind else n for kind, n in zip(KIND, SIZES, strict=True)])
+    plain = {**FAST, "validation_fraction": 0.0}
+    made = [PiGNNRegressor(**plain).fit(GRAPHS, y).predict(GRAPHS) for y in (gaps, numbers)]
+    np.testing.assert_array_equal(*made)
 
 
 def test_a_class_of_validation_that_training_lacks_is_named():

@@ -70,3 +70,13 @@ def test_a_heavy_graph_moves_a_regression_and_validation_graphs_weigh_one():
     trained = PiGNNRegressor(**QUICK).fit(GRAPHS, y, validation=held, sample_weight=weights)
     plain = PiGNNRegressor(**QUICK).fit(GRAPHS, y, validation=held, sample_weight=np.ones(12))
     assert trained.curve_[0].validation_loss != plain.curve_[0].validation_loss
+
+
+def test_weights_may_be_a_series_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    weights = np.arange(12.0)
+    usual, series = (
+        PiGNNClassifier(**QUICK).fit(GRAPHS, CLASSES, sample_weight=each)
+        for each in (weights, pandas.Series(weights, index=range(20, 32)))  # warnings are errors
+    )
+    assert (series.predict_proba(GRAPHS) == usual.predict_proba(GRAPHS)).all()

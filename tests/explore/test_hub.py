@@ -166,6 +166,8 @@ def test_a_refusal_of_the_hub_is_one_sentence(run, hub):
 def test_a_repository_has_an_owner_and_a_name(run, name):
     with pytest.raises(ValueError, match="owner/name"):
         push_to_hub(run, name)
+    with pytest.raises(ValueError, match="owner/name"):
+        model_card(run, name)
 
 
 def test_the_command_writes_the_card_without_pushing(run, tmp_path):

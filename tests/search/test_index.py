@@ -120,8 +120,12 @@ def test_conditions_restrict_the_answer():
 
 
 @pytest.mark.parametrize(
-    "condition", ["__import__('os')", "mass.real < 3", "mass <", "mass < 'a'", "mass + 1 < 3", ""]
-)
+    "condition",
+    [
+        "__import__('os')", "mass.real < 3", "mass <", "mass < 'a'", "mass + 1 < 3", "",
+        "mass == 'a'", "mass in (1, 'a')", "1 in mass", "mass == (1,)", "mass < " + "-" * 900 + "1",
+    ],
+)  # fmt: skip
 def test_conditions_are_never_executed(condition):
     index = GraphIndex.build([nx.path_graph(3)], metadata={"mass": [1.0]})
     with pytest.raises(ValueError, match="expected comparisons"):
@@ -323,6 +327,12 @@ def test_bad_input_is_named():
         index.nearest(nx.path_graph(3), 0)
     with pytest.raises(ValueError, match="radius is -1; expected a distance"):
         index.within(nx.path_graph(3), -1)
+    with pytest.raises(ValueError, match="column n of the index holds numbers"):
+        index.add([nx.path_graph(3)], metadata={"n": ["three"]})
+    with pytest.raises(ValueError, match="n holds values that are neither all strings nor all"):
+        GraphIndex.build([nx.path_graph(3)], metadata={"n": [[3]]})
+    with pytest.raises(ValueError, match="ids is the string '01'; expected a list"):
+        GraphIndex.build([nx.path_graph(2)] * 2, ids=["0", "1"]).remove("01")
     with pytest.raises(ValueError, match="id 1 appears twice"):
         index.add([nx.path_graph(3)], ids=[1], metadata={"n": [3]})
     with pytest.raises(ValueError, match="ids are strings in part and numbers in part"):
@@ -335,6 +345,15 @@ def test_bad_input_is_named():
         GraphIndex.build([nx.path_graph(3), nx.path_graph(4)], ids=[1])
     with pytest.raises(ValueError, match=r"edge_insertion is 1\.0 and edge_deletion is 2\.0"):
         GraphIndex.build([nx.path_graph(3)], costs=EditCosts(edge_deletion=2.0))
+
+
+@pytest.mark.parametrize("nested", ["not ", "(", "-"])
+def test_a_condition_too_deep_to_parse_is_refused_in_a_short_sentence(nested):
+    index = GraphIndex.build([nx.path_graph(3)], metadata={"mass": [1.0]})
+    with pytest.raises(ValueError, match=r"^condition 'not .{0,195} cannot be read; expected"):
+        index.nearest(nx.path_graph(3), where=f"not mass < {nested * 3000}1")
+    many = f"mass in ({', '.join(map(str, range(3000)))})"
+    assert len(index.nearest(nx.path_graph(3), where=many)) == 1
 
 
 def test_the_collections_have_ties():

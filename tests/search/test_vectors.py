@@ -53,6 +53,8 @@ def test_an_aligner_is_saved_and_repeats_itself(aligner, tmp_path):
     assert back.get_params()["dimensions"] == 8
     assert len(back.get_feature_names_out()) == 8 + 64
     with pytest.raises(ValueError, match="an aligner predicts nothing"):
+        aligner.predict(GRAPHS)
+    with pytest.raises(ValueError, match="an aligner predicts nothing"):
         back.decode(back._outputs(GRAPHS[:1]))
     with pytest.raises(ValueError, match="dimensions must be a whole number of at least 1"):
         PiGNNAligner(dimensions=0).fit(GRAPHS)
