@@ -710,13 +710,19 @@ class AlignerConfig(Settings):
     )
     sample: int = setting(
         400,
-        "Number of graphs whose exact distances are learnt, all pairs of them.",
+        "Number of graphs whose exact distances are learnt, all pairs of them, at most.",
         at_least=2,
+        group="Training",
+    )
+    distance_seconds: float = setting(
+        120.0,
+        "Seconds of one core for these distances, roughly: of large graphs the sample has fewer.",
+        above=0,
         group="Training",
     )
     pair_seconds: float = setting(
         0.1,
-        "Seconds for the distance of a pair; the middle of its interval if it takes longer.",
+        "Most seconds for the distance of a pair; the middle of its interval if it takes longer.",
         above=0,
         group="Training",
     )

@@ -143,11 +143,11 @@ def edit_distance(
     return _distance(g1, g2, costs or EditCosts(), at_most, time_limit)
 
 
-def check_time_limit(time_limit: float | None) -> None:
-    """Raises ValueError unless the time limit is None or a number of seconds."""
-    if time_limit is not None and not (isinstance(time_limit, Real) and time_limit >= 0):
+def check_time_limit(seconds: float | None, name: str = "time_limit") -> None:
+    """Raises ValueError unless a time limit is None or a number of seconds."""
+    if seconds is not None and not (isinstance(seconds, Real) and seconds >= 0):
         raise ValueError(
-            f"time_limit is {time_limit}; expected seconds, zero or more, or None for no limit"
+            f"{name} is {seconds}; expected seconds, zero or more, or None for no limit"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -100,18 +101,21 @@ def frobenius_intervals(
     labels: bool = False,
     edge_labels: bool = False,
     time_limit: float | None = None,
+    total_time: float | None = None,
     workers: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool | Report = False,
 ) -> DistanceIntervals:
     """The distances of all pairs, with lower bounds and whether each is proven.
 
-    The arguments are those of :func:`frobenius_matrix`.
+    The arguments are those of :func:`frobenius_matrix`, and ``total_time``: the seconds that all
+    pairs together may take beyond a brief search, divided equally among the difficult ones.
 
     Returns:
         Distances, lower bounds and proofs, (B, B) each.
     """
     check_time_limit(time_limit)
+    check_time_limit(total_time, "total_time")
     if workers is not None and workers < 1:
         raise ValueError(f"workers is {workers}; expected at least 1, or None for all cores")
     metric, listed = Frobenius(labels, edge_labels), as_graphs(graphs)
@@ -123,7 +127,9 @@ def frobenius_intervals(
     path = None if checkpoint is None else Path(checkpoint)
     digest = fingerprint(model, packed)
     table = PairTable.empty(first.size) if path is None else load(path, first.size, digest)
-    run = _Run(metric, model, packed, first, second, table, time_limit, workers or cores())
+    run = _Run(
+        metric, model, packed, first, second, table, time_limit, total_time, workers or cores()
+    )
     missing = bool(table.missing(time_limit).any())
     bars: AbstractContextManager[Report]
     bars = progress_bars(progress) if isinstance(progress, bool) else nullcontext(progress)
@@ -227,6 +233,7 @@ class _Run:
     second: Int[np.ndarray, " K"]
     table: PairTable
     time_limit: float | None
+    total_time: float | None
     workers: int
 
     def compute(self, report: Report) -> Iterator[None]:
@@ -251,8 +258,13 @@ class _Run:
             report("distances", done, total)
             yield
         difficult = np.sort(np.concatenate(unsolved))
+        seconds = self.time_limit
+        if self.total_time is not None and difficult.size:
+            share = self.total_time * self.workers / difficult.size
+            seconds = share if seconds is None else min(seconds, share)
         done = 0
-        for finished in self._run_tasks(self._search_long, list(difficult)):
+        search = partial(self._search_long, seconds=seconds)
+        for finished in self._run_tasks(search, list(difficult)):
             done += len(finished)
             proven = int(self.table.exact[difficult].sum())
             report("difficult pairs", done, difficult.size, f"{proven:,} proven")
@@ -291,16 +303,17 @@ class _Run:
         first, second = self.first[pairs], self.second[pairs]
         solve_pairs(self.model, self.packed, first, second, LARGEST, GLANCE, EFFORT, cost, solved)
         distance = np.sqrt(2 * cost[solved])
-        self._write(pairs[solved], distance, distance, np.ones(distance.size, dtype=bool))
+        proven = np.ones(distance.size, dtype=bool)
+        self._write(pairs[solved], distance, distance, proven, self.time_limit)
         return pairs[~solved]
 
-    def _search_long(self, pair: np.int64, stop: Event) -> None:
-        """Searches one pair up to the time limit."""
+    def _search_long(self, pair: np.int64, stop: Event, seconds: float | None) -> None:
+        """Searches one pair up to a time limit."""
         both = pair_of(self.model, self.packed, self.first[pair], self.packed, self.second[pair])
-        result = as_result(solve(both, self.time_limit, stop), self.metric)
+        result = as_result(solve(both, seconds, stop), self.metric)
         if not stop.is_set():
             distance, lower = np.array([result.distance]), np.array([result.lower_bound])
-            self._write(np.array([pair]), distance, lower, np.array([result.exact]))
+            self._write(np.array([pair]), distance, lower, np.array([result.exact]), seconds)
 
     def _write(
         self,
@@ -308,13 +321,14 @@ class _Run:
         distance: Float[np.ndarray, " k"],
         lower: Float[np.ndarray, " k"],
         exact: Bool[np.ndarray, " k"],
+        seconds: float | None,
     ) -> None:
         """Updates the table, unless an earlier attempt at a pair gave a better bound."""
         table = self.table
         table.distance[pairs] = np.fmin(table.distance[pairs], distance)  # ignores NaN
         table.lower[pairs] = np.maximum(table.lower[pairs], lower)
         table.exact[pairs] = exact
-        table.limit[pairs] = np.inf if self.time_limit is None else self.time_limit
+        table.limit[pairs] = np.inf if seconds is None else seconds
 
 
 @kernel

@@ -16,6 +16,7 @@ from softperm.data.collection import Collection
 from softperm.data.features import collection_colours, hash_columns
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
+from softperm.distance.exact import LARGEST
 from softperm.distance.matrix import frobenius_intervals
 from softperm.estimators.pignn import Graphs, PiGNNEstimator
 from softperm.pyg import Data
@@ -28,6 +29,7 @@ NEIGHBOURS = 7  # similar graphs that are drawn with each random one
 ROUNDS = 3  # of the colours that a sketch counts
 FAMILIES = ("neighbours", *(f"colours {k}" for k in range(ROUNDS + 1)))
 FACTORS = (0.0, 0.25, 0.5, 2.0, 4.0)  # by which weights are changed in search of a better recall
+FEWEST = 20  # graphs of a sample, however large they are
 NEAREST = 10  # weights are chosen by the recall of this many graphs among twice as many
 
 
@@ -278,7 +280,9 @@ class PiGNNAligner(PiGNNEstimator):
             raise ValueError("an aligner needs at least two graphs, whose distance it learns")
         vocabulary = Vocabulary.learn(listed, columns)
         collection = vocabulary.encode(listed)
-        chosen = sample_graphs(collection, settings["sample"], settings["seed"])
+        count, small = affordable(collection.sizes.numpy(), self.sample, self.distance_seconds)
+        rows = torch.from_numpy(small)
+        chosen = rows[sample_graphs(collection.select(rows), count, settings["seed"])]
         table, self.proven_pairs_ = self._exact_distances([listed[int(i)] for i in chosen])
         task = Distances(torch.from_numpy(table).float(), settings["dimensions"])
         targets = torch.arange(len(chosen))[:, None]
@@ -302,6 +306,7 @@ class PiGNNAligner(PiGNNEstimator):
             labels=any("label" in graph for graph in graphs),
             edge_labels=any("edge_label" in graph for graph in graphs),
             time_limit=float(self.pair_seconds),
+            total_time=self.distance_seconds / 2,  # the other half is that of brief searches
             progress=bool(self.progress),
         )
         middle = (intervals.distance + intervals.lower_bound) / 2
@@ -364,6 +369,33 @@ class PiGNNAligner(PiGNNEstimator):
         self.task_ = Distances(torch.zeros(0, 0), int(config["dimensions"]))
         stored: Mapping[str, Any] = config["sketch"]
         self.sketch_ = Sketch(**{**stored, "weights": tuple(stored["weights"])})
+
+
+def affordable(
+    sizes: Int[np.ndarray, " B"], most: int, seconds: float
+) -> tuple[int, Int[np.ndarray, " small"]]:
+    """How many graphs can be compared in pairs in half of some seconds, and which.
+
+    Graphs whose distances are hopeless are left out if there are enough others. The estimate
+    follows measurements: the time of a brief search grows fast with the vertices until its effort
+    is limited, after which its first bounds alone grow.
+
+    Args:
+        sizes: numbers of vertices.
+        most: the largest number of graphs.
+        seconds: processor time.
+
+    Returns:
+        The number of graphs, and the candidates in ascending order.
+    """
+    order = np.argsort(sizes, kind="stable")
+    small = order[: max(int((sizes <= LARGEST).sum()), FEWEST)]
+    n = np.sort(sizes[small]).astype(np.float64)
+    each = 1e-4 + np.minimum(1e-9 * n**5, 0.03) + 6e-8 * n**3  # seconds for a pair
+    larger = 2 * np.arange(len(each)) + 1.0  # of all pairs, those in which this graph is the larger
+    pair = float((each * larger).sum() / larger.sum())
+    count = int(np.sqrt(seconds / pair))  # half of the seconds for half of count² pairs
+    return min(max(count, FEWEST), most), np.sort(small)
 
 
 def sample_graphs(collection: Collection, count: int, seed: int) -> Int[Tensor, " n"]:

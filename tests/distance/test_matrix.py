@@ -184,6 +184,23 @@ def test_pairs_that_are_not_proven_are_marked_and_their_interval_holds(hard):
     assert (whole <= found.distance + 1e-9).all()
 
 
+def test_a_total_time_is_divided_among_the_difficult_pairs(hard, monkeypatch):
+    seconds, original = [], matrix.solve
+
+    def solve(pair, limit, stop):
+        seconds.append(limit)
+        return original(pair, limit, stop)
+
+    monkeypatch.setattr(matrix, "solve", solve)
+    unproven = frobenius_intervals(hard, total_time=1e-6, workers=2)
+    difficult = len(seconds)
+    assert difficult >= int((~unproven.exact).sum()) // 2 > 0
+    assert seconds == [2e-6 / difficult] * difficult
+    seconds.clear()
+    frobenius_intervals(hard, total_time=1e-6, time_limit=1e-9)
+    assert seconds == [1e-9] * difficult
+
+
 def test_only_a_larger_time_limit_computes_unproven_pairs_again(hard, counted, tmp_path):
     file = tmp_path / "pairs.npz"
     first = frobenius_intervals(hard, time_limit=0.0, checkpoint=file)
@@ -264,5 +281,7 @@ def test_bad_input_is_named():
         frobenius_matrix([nx.path_graph(2)], workers=0)
     with pytest.raises(ValueError, match=r"time_limit is -1\.0; expected seconds"):
         frobenius_matrix([nx.path_graph(2)], time_limit=-1.0)
+    with pytest.raises(ValueError, match=r"total_time is -1\.0; expected seconds"):
+        frobenius_intervals([nx.path_graph(2)], total_time=-1.0)
     with pytest.raises(ValueError, match="graph 0: it has no vertex labels"):
         frobenius_matrix([nx.path_graph(2)], labels=True)

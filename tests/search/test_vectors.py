@@ -117,6 +117,18 @@ def test_a_sample_has_similar_graphs_and_the_asked_size():
     assert len(sample_graphs(collection, 1000, seed=0)) == 160
 
 
+def test_the_sample_of_large_graphs_is_smaller_and_leaves_out_hopeless_ones():
+    count, rows = aligner_module.affordable(np.full(1000, 9), most=400, seconds=120.0)
+    assert (count, len(rows)) == (400, 1000)
+    larger, _ = aligner_module.affordable(np.full(1000, 40), most=400, seconds=120.0)
+    assert 20 < larger < 100
+    sizes = np.array([40] * 30 + [5000] * 30)
+    count, rows = aligner_module.affordable(sizes, most=400, seconds=120.0)
+    assert rows.tolist() == list(range(30))
+    count, rows = aligner_module.affordable(np.full(60, 5000), most=400, seconds=120.0)
+    assert count == len(rows) == 20
+
+
 def test_neighbours_are_those_of_the_vectors(aligner, index):
     pytest.importorskip("faiss")
     found = VectorIndex.build(index, aligner).nearest(GRAPHS[7], k=5)
