@@ -47,7 +47,7 @@ def test_the_table_adds_up_and_pictures_and_curves_are_written(trained, tmp_path
     assert {row["output"] for row in rows} == {"yes", "no"}
     assert "label O" in {row["attribute"] for row in rows if row["kind"] == "vertex attribute"}
     lines = tmp_path / "e.jsonl"
-    assert explain(trained, "--out", lines, "--output", "yes").exit_code == 0
+    assert explain(trained, "--out", lines, "--output", "yes", "--graphs", "CCO").exit_code == 0
     first = json.loads(lines.read_text().splitlines()[0])
     (answer,) = first["outputs"]
     contributions = answer["vertex_contributions"] + answer["edge_contributions"]
@@ -57,7 +57,8 @@ def test_the_table_adds_up_and_pictures_and_curves_are_written(trained, tmp_path
     listed = [float(r["contribution"]) for r in rows if (r["graph"], r["output"]) == ("CCO", "yes")]
     assert sum(listed) == pytest.approx(sum(contributions), abs=1e-9)
     fixed = tmp_path / "fixed.csv"
-    assert explain(trained, "--out", fixed, "--fixed-permutation").exit_code == 0
+    fixed_options = ("--out", fixed, "--fixed-permutation", "--graphs", "CCO")
+    assert explain(trained, *fixed_options).exit_code == 0
     kinds = {row["kind"] for row in csv.DictReader(fixed.read_text().splitlines())}
     assert "edge" in kinds
     assert "edge" not in {row["kind"] for row in rows}
