@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
-from softperm.cli.inputs import Json, SkipEmpty, SmilesColumn, Symmetrise, output_option, read_file
+from softperm.cli.inputs import (
+    Json,
+    SkipEmpty,
+    SmilesColumn,
+    Strict,
+    Symmetrise,
+    output_option,
+    read_file,
+)
 from softperm.files import CSVWriter, remove_abandoned_parts, write_atomically
 
 
@@ -26,6 +34,7 @@ def distance(
     smiles_column: SmilesColumn = None,
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
+    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Compute the Frobenius distance of every pair of graphs.
@@ -44,7 +53,7 @@ def distance(
     checkpoint = out.with_name(f".{out.name}.pairs")
     remove_abandoned_parts(checkpoint)
     with lines():
-        file = read_file(str(data), smiles_column, symmetrise, skip_empty)
+        file = read_file(str(data), smiles_column, symmetrise, skip_empty, strict)
         with naming_graphs(file.ids):
             intervals = frobenius_intervals(
                 file.graphs,

@@ -24,10 +24,12 @@ from softperm.cli.inputs import (
     Processes,
     SkipEmpty,
     SmilesColumn,
+    Strict,
     Symmetrise,
     check_engine,
     output_option,
     read_file,
+    say_unreadable,
 )
 from softperm.parallel import map_in_processes, map_on_ray
 from softperm.progress import progress_bars
@@ -53,6 +55,7 @@ def index(
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
+    strict: Strict = False,
     engine: Engine = "local",
     processes: Processes = None,
     as_json: Json = False,
@@ -81,8 +84,8 @@ def index(
             data, smiles_column=smiles_column, id_column=id_column, symmetrise=symmetrise
         )
         with closing(shards):
-            parts = over(PartReader(costs, symmetrise, skip_empty), shards, processes)
-            library, present = build_from_parts(parts, out, costs, library, report)
+            parts = over(PartReader(costs, symmetrise, skip_empty, strict), shards, processes)
+            library, present, problems = build_from_parts(parts, out, costs, library, report)
         if present:
             echo(f"{present:,} graphs are already in the index")
         if vectors is not None or (out / VECTORS).exists():
@@ -90,6 +93,8 @@ def index(
             with naming_graphs(file.ids):
                 graphs = dict(zip(unique_ids(file.ids), file.graphs, strict=True))
                 _store_vectors(library, out, vectors, graphs)
+        else:
+            say_unreadable(problems)
         library.save(out)  # last: without it, a repeated command starts anew
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print_result({"graphs": len(library), "bytes": size, "index": str(out)}, as_json)

@@ -73,6 +73,7 @@ class ModelInput:
     device: Device = "auto"
     smiles_column: SmilesColumn = None
     symmetrise: Symmetrise = False
+    strict: Strict = False
     data_root: DataRoot = None
 
 
@@ -232,7 +233,13 @@ def read_for(estimator: PiGNNEstimator, source: str, options: ModelInput) -> Inp
     if is_dataset(source):
         return Input(*_read_dataset(estimator, source, options.data_root)[:3])
     symmetrise = options.symmetrise or estimator.symmetrise  # as in training
-    file = read_file(source, options.smiles_column, symmetrise, fields=estimator.field_names)
+    file = read_file(
+        source,
+        options.smiles_column,
+        symmetrise,
+        strict=options.strict,
+        fields=estimator.field_names,
+    )
     if estimator.molecules_:  # features of OGB and QM9 are computed from SMILES, the names
         return Input(list(file.ids), file.ids, file.targets)
     with naming_graphs(file.ids):
@@ -261,14 +268,16 @@ def read_file(
     smiles_column: str | None,
     symmetrise: bool,
     skip_empty: bool = False,
+    strict: bool = False,
     fields: FieldNames = STANDARD_FIELDS,
     id_column: str | None = None,
 ) -> Any:
-    """The graphs of a file with all its targets."""
+    """The graphs of a file with all its targets; unreadable rows are left out unless strict."""
     from softperm.data.formats import read_graphs
 
+    problems: list[str] = []
     with progress_bars() as report:
-        return read_graphs(
+        file = read_graphs(
             source,
             smiles_column=smiles_column,
             symmetrise=symmetrise,
@@ -276,7 +285,17 @@ def read_file(
             fields=fields,
             progress=lambda done, total: report("reading graphs", done, total or 0),
             id_column=id_column,
+            problems=None if strict else problems,
         )
+    say_unreadable(problems)
+    return file
+
+
+def say_unreadable(problems: Sequence[str]) -> None:
+    """Counts the rows that were left out, and names the first, if there are some."""
+    if problems:
+        rows = "1 row" if len(problems) == 1 else f"{len(problems):,} rows"
+        echo(f"left out {rows} that cannot be read; the first: {problems[0]}")
 
 
 # Options derived from the declared settings, and options that several commands share.

@@ -17,6 +17,7 @@ from softperm.cli.inputs import (
     Json,
     Processes,
     SmilesColumn,
+    Strict,
     Symmetrise,
     check_engine,
     output_option,
@@ -54,6 +55,7 @@ def search(
     smiles_column: SmilesColumn = None,
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
+    strict: Strict = False,
     engine: Engine = "local",
     processes: Processes = None,
     as_json: Json = False,
@@ -86,7 +88,7 @@ def search(
     with lines(), progress_bars() as report:
         index: Any = GraphIndex.open(library)
         vectors = VectorIndex.open(library / VECTORS, index) if by == "vector" else None
-        file = read_file(queries, smiles_column, symmetrise, id_column=id_column)
+        file = read_file(queries, smiles_column, symmetrise, strict=strict, id_column=id_column)
         results: list[Any] = []
         ask = Question(10 if k is None else k, within, where, time_limit)
         with naming_graphs(file.ids):

@@ -19,7 +19,14 @@ import numpy as np
 
 from softperm.data.canonical import Removed, warn_empty, warn_removed
 from softperm.data.formats.shards import Shard, canonical_graph
-from softperm.data.formats.tables import Record, Target, Unreadable, as_column, parse_cells
+from softperm.data.formats.tables import (
+    Record,
+    Target,
+    Unreadable,
+    as_column,
+    check_share,
+    parse_cells,
+)
 from softperm.distance.costs import Codes, EditCosts
 from softperm.distance.pairs import Packed, pack
 from softperm.errors import GraphError, errors_about_graph
@@ -42,6 +49,7 @@ class Part:
         ids: their names.
         targets: the other columns of each graph's row.
         cells: whether these are the text of cells.
+        problems: place and reason of each row that cannot be read.
         where: the place of the first graph.
         removed: what the graphs have and the index does not, all together.
         share: of the whole file, up to the end of this shard.
@@ -52,6 +60,7 @@ class Part:
     ids: list[str]
     targets: list[dict[str, Target]]
     cells: bool
+    problems: list[str]
     where: str
     removed: Removed
     share: float
@@ -65,21 +74,29 @@ class PartReader:
         costs: of the index, which decide whether labels are compared.
         symmetrise: whether to treat directed edges as undirected.
         skip_empty: whether to leave out graphs without vertices.
+        strict: whether a row that cannot be read is an error; otherwise it is left out.
     """
 
     costs: EditCosts
     symmetrise: bool = False
     skip_empty: bool = False
+    strict: bool = False
 
     def __call__(self, shard: Shard) -> Part:
         """The part of a shard."""
         records: list[Record] = []
-        graphs, removed = [], []
+        graphs, removed, problems = [], [], []
         for record in shard.read():
-            if isinstance(record, Unreadable):
-                raise record.error(len(graphs))
-            with errors_about_graph(len(graphs), record.where):
-                graph, removals = canonical_graph(record, self.symmetrise)
+            try:
+                if isinstance(record, Unreadable):
+                    raise record.error(len(graphs))
+                with errors_about_graph(len(graphs), record.where):
+                    graph, removals = canonical_graph(record, self.symmetrise)
+            except GraphError as error:
+                if self.strict:
+                    raise
+                problems.append(str(error))
+                continue
             if graph.num_nodes or not self.skip_empty:
                 graphs.append(graph)
                 records.append(record)
@@ -96,6 +113,7 @@ class PartReader:
             [record.id for record in records],
             [{n: v for n, v in r.targets.items() if n not in hidden} for r in records],
             shard.cells,
+            problems,
             records[0].where if records else "",
             replace(Removed.total(removed), codes=None),  # numbers are not compared
             shard.share,
@@ -108,7 +126,7 @@ def build_from_parts(
     costs: EditCosts,
     add_to: GraphIndex | None = None,
     report: Report = silent,
-) -> tuple[GraphIndex, int]:
+) -> tuple[GraphIndex, int, list[str]]:
     """Writes the files of an index as the parts come; :meth:`GraphIndex.save` completes it.
 
     Args:
@@ -119,16 +137,17 @@ def build_from_parts(
         report: receives the progress.
 
     Returns:
-        The index, and the number of graphs that were left out.
+        The index, the number of graphs that it had, and the problems of rows that were left out.
 
     Raises:
-        ValueError: graphs do not fit together.
+        ValueError: graphs do not fit together, or too many rows cannot be read.
     """
     builder = _Builder(folder, costs, add_to, {}, frozenset(add_to.ids if add_to else ()))
     waiting: list[Part] = []
-    removed, sizes, names = [], [], []
+    removed, sizes, names, problems = [], [], [], []
     for part in parts:
         waiting.append(part)
+        problems += part.problems
         removed.append(part.removed)
         sizes += np.diff(part.packed.ptr).tolist()
         names += part.ids
@@ -138,11 +157,12 @@ def build_from_parts(
         report("reading graphs", part.share, 1)
     if waiting:
         builder.write(waiting)
+    check_share(problems, len(names) + len(problems))
     warn_removed(Removed.total(removed))
     warn_empty(sizes, names)
     if builder.index is None:
         raise ValueError("the file holds no graphs to index; expected at least one")
-    return builder.index, builder.left_out
+    return builder.index, builder.left_out, problems
 
 
 @dataclass

@@ -57,6 +57,34 @@ def test_a_table_of_molecules_becomes_a_picture_of_look_alikes_with_two_commands
     assert pixels.shape[1] > 3 * pixels.shape[0]  # the query and three hits in one row
 
 
+def test_rows_that_cannot_be_read_are_left_out_and_counted(library):
+    good = [f"{'C' * n}O" for n in range(1, 25)]
+    for name in ("lib2.csv", "query.csv"):
+        (library / name).write_text("\n".join(["smiles", *good[:12], "C1CC", *good[12:]]) + "\n")
+    build = ("index", library / "lib2.csv", "--out", library / "lib.index2")
+    done = run_command(*build, "--strict")
+    assert done.exit_code == 2
+    assert "lib2.csv line 14: 'C1CC' is not valid SMILES" in done.output
+    done = run_command(*build)
+    assert done.exit_code == 0, done.output
+    assert "left out 1 row that cannot be read; the first: " in done.output
+    assert "lib2.csv line 14: 'C1CC' is not valid SMILES" in done.output
+    assert len(GraphIndex.open(library / "lib.index2")) == 24
+    found = ("search", library / "lib.index2", library / "query.csv", "-k", 1)
+    done = run_command(*found, "--out", library / "h.csv")
+    assert done.exit_code == 0, done.output
+    assert "query.csv line 14" in done.output
+    assert len((library / "h.csv").read_text().splitlines()) == 1 + 24
+    assert run_command(*found, "--strict").exit_code == 2
+
+
+def test_a_table_of_which_most_rows_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "lib.csv").write_text("smiles\nCC\nC1CC\nCCO\n")
+    done = run_command("index", tmp_path / "lib.csv", "--out", tmp_path / "lib.index")
+    assert done.exit_code == 2
+    assert "'C1CC' is not valid SMILES" in done.output
+
+
 @pytest.mark.filterwarnings("ignore:.*have no vertices")
 def test_graphs_without_vertices_are_pictured(tmp_path):
     graphs = write_json_lines(tmp_path / "g.jsonl", [nx.Graph(), nx.path_graph(3)])

@@ -24,7 +24,7 @@ def in_turn(function, items, workers=None):
 
 def build(path, folder, over=in_turn, **options):
     parts = over(shards.PartReader(COSTS), read_shards(path, rows=7))
-    index, left_out = shards.build_from_parts(parts, folder, COSTS, **options)
+    index, left_out, _ = shards.build_from_parts(parts, folder, COSTS, **options)
     index.save(folder)
     return index, left_out
 
