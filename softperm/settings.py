@@ -716,7 +716,7 @@ class AlignerConfig(Settings):
     )
     distance_seconds: float = setting(
         120.0,
-        "Seconds of one core for these distances, roughly: of large graphs the sample has fewer.",
+        "Seconds of one core for these distances, roughly; at least 20 graphs are compared.",
         above=0,
         group="Training",
     )

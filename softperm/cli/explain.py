@@ -92,8 +92,6 @@ def explain(
         ready_folder(pictures)
     import torch
 
-    from softperm.explain import deletion_curve
-
     with lines(), progress_bars() as report:
         estimator = load_model(run, options.device)
         source = read_for(estimator, data, options)
@@ -110,6 +108,8 @@ def explain(
             write = writers[out.suffix](table, number)
             points = None if curves is None else CSVWriter(curves)
             if points is not None:
+                from softperm.explain import deletion_curve
+
                 points.writerow(["graph", "output", *CURVES])
             for done, (i, explanation) in enumerate(zip(index, explanations, strict=True)):
                 report("explaining", done, len(index))

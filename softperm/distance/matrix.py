@@ -109,13 +109,16 @@ def frobenius_intervals(
     """The distances of all pairs, with lower bounds and whether each is proven.
 
     The arguments are those of :func:`frobenius_matrix`, and ``total_time``: the seconds that all
-    pairs together may take beyond a brief search, divided equally among the difficult ones.
+    pairs together may take on all threads beyond a brief search, divided equally among the
+    difficult ones. It excludes a checkpoint.
 
     Returns:
         Distances, lower bounds and proofs, (B, B) each.
     """
     check_time_limit(time_limit)
     check_time_limit(total_time, "total_time")
+    if total_time is not None and checkpoint is not None:
+        raise ValueError("total_time and checkpoint exclude each other: use time_limit to resume")
     if workers is not None and workers < 1:
         raise ValueError(f"workers is {workers}; expected at least 1, or None for all cores")
     metric, listed = Frobenius(labels, edge_labels), as_graphs(graphs)

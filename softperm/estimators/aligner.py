@@ -19,6 +19,7 @@ from softperm.data.vocabulary import Vocabulary
 from softperm.distance.exact import LARGEST
 from softperm.distance.matrix import frobenius_intervals
 from softperm.estimators.pignn import Graphs, PiGNNEstimator
+from softperm.parallel import cores
 from softperm.pyg import Data
 from softperm.settings import RECOMMENDED, AlignerConfig, choose
 from softperm.training.data import TrainingData, divide
@@ -280,9 +281,8 @@ class PiGNNAligner(PiGNNEstimator):
             raise ValueError("an aligner needs at least two graphs, whose distance it learns")
         vocabulary = Vocabulary.learn(listed, columns)
         collection = vocabulary.encode(listed)
-        count, small = affordable(collection.sizes.numpy(), self.sample, self.distance_seconds)
-        rows = torch.from_numpy(small)
-        chosen = rows[sample_graphs(collection.select(rows), count, settings["seed"])]
+        chosen = self._choose(collection, listed)
+        self.sample_size_ = len(chosen)
         table, self.proven_pairs_ = self._exact_distances([listed[int(i)] for i in chosen])
         task = Distances(torch.from_numpy(table).float(), settings["dimensions"])
         targets = torch.arange(len(chosen))[:, None]
@@ -296,17 +296,46 @@ class PiGNNAligner(PiGNNEstimator):
         self.sketch_ = Sketch.fit(settings["sketch"], sampled, vectors, table)
         return self
 
+    def _choose(self, collection: Collection, graphs: list[Data]) -> Int[Tensor, " n"]:
+        """The sample: as many graphs as can be compared in the given time, and at least a few.
+
+        The time of a pair follows from its size and from how many pairs of a few graphs are proven
+        at once, so that the same seed gives the same sample.
+        """
+        rows, sizes = torch.arange(len(collection)), collection.sizes
+        small = torch.sort(sizes.argsort(stable=True)[: max(int((sizes <= LARGEST).sum()), FEWEST)])
+        if len(small.values) < len(rows):
+            rows = small.values
+            collection = collection.select(rows)
+        sizes = collection.sizes.numpy()
+        count = affordable(sizes, 0.0, self.distance_seconds)
+        if count < min(self.sample, len(rows)):
+            drawn = np.random.default_rng(self.seed).choice(len(rows), FEWEST, replace=False)
+            labels, edge_labels = self._compared(graphs)
+            pilot = frobenius_intervals(
+                [graphs[int(rows[i])] for i in drawn],
+                labels=labels, edge_labels=edge_labels, time_limit=0.0,
+            )  # fmt: skip
+            count = affordable(sizes, float(pilot.exact.mean()), self.distance_seconds)
+        return rows[sample_graphs(collection, min(count, self.sample), self.seed)]
+
+    @staticmethod
+    def _compared(graphs: list[Data]) -> tuple[bool, bool]:
+        """Whether distances compare labels of vertices, and of edges."""
+        return any("label" in g for g in graphs), any("edge_label" in g for g in graphs)
+
     def _exact_distances(self, graphs: list[Data]) -> tuple[Float[np.ndarray, "n n"], float]:
         """Distances of all pairs, and the share of them that is proven.
 
         A distance that is not proven in time is the middle of its interval.
         """
+        labels, edge_labels = self._compared(graphs)
         intervals = frobenius_intervals(
             graphs,
-            labels=any("label" in graph for graph in graphs),
-            edge_labels=any("edge_label" in graph for graph in graphs),
+            labels=labels,
+            edge_labels=edge_labels,
             time_limit=float(self.pair_seconds),
-            total_time=self.distance_seconds / 2,  # the other half is that of brief searches
+            total_time=self.distance_seconds / 2 / cores(),  # brief searches take the other half
             progress=bool(self.progress),
         )
         middle = (intervals.distance + intervals.lower_bound) / 2
@@ -326,7 +355,10 @@ class PiGNNAligner(PiGNNEstimator):
         return self.sketch_(replace(graphs, label=plain))
 
     def score(self, graphs: Graphs, y: Any = None) -> float:
-        """The correlation of the vectors' distances with the exact distances of all pairs."""
+        """The correlation of the vectors' distances with the exact distances of all pairs.
+
+        For a few dozen graphs: ``distance_seconds`` does not limit the brief search of each pair.
+        """
         self._check_fitted()
         listed, _ = read_list(graphs, self.symmetrise, self.field_names, again=True)
         vectors = torch.from_numpy(self.vectors_of(self._encode(self.vocabulary_.encode(listed))))
@@ -371,31 +403,22 @@ class PiGNNAligner(PiGNNEstimator):
         self.sketch_ = Sketch(**{**stored, "weights": tuple(stored["weights"])})
 
 
-def affordable(
-    sizes: Int[np.ndarray, " B"], most: int, seconds: float
-) -> tuple[int, Int[np.ndarray, " small"]]:
-    """How many graphs can be compared in pairs in half of some seconds, and which.
+def affordable(sizes: Int[np.ndarray, " B"], proven: float, seconds: float) -> int:
+    """How many graphs can be compared in pairs in half of some seconds, at least ``FEWEST``.
 
-    Graphs whose distances are hopeless are left out if there are enough others. The estimate
-    follows measurements: the time of a brief search grows fast with the vertices until its effort
-    is limited, after which its first bounds alone grow.
+    The estimate follows measurements. A brief search that proves a distance, or its first bounds,
+    take a time that grows with the cube of the vertices; one that proves none takes 30 ms more.
 
     Args:
         sizes: numbers of vertices.
-        most: the largest number of graphs.
+        proven: share of the pairs that a brief search proves.
         seconds: processor time.
-
-    Returns:
-        The number of graphs, and the candidates in ascending order.
     """
-    order = np.argsort(sizes, kind="stable")
-    small = order[: max(int((sizes <= LARGEST).sum()), FEWEST)]
-    n = np.sort(sizes[small]).astype(np.float64)
-    each = 1e-4 + np.minimum(1e-9 * n**5, 0.03) + 6e-8 * n**3  # seconds for a pair
+    cubes = np.sort(sizes).astype(np.float64) ** 3
+    each = 1e-4 + np.minimum(2e-7 * cubes, 0.03) + 6e-8 * cubes  # seconds for a pair
     larger = 2 * np.arange(len(each)) + 1.0  # of all pairs, those in which this graph is the larger
-    pair = float((each * larger).sum() / larger.sum())
-    count = int(np.sqrt(seconds / pair))  # half of the seconds for half of count² pairs
-    return min(max(count, FEWEST), most), np.sort(small)
+    pair = float((each * larger).sum() / larger.sum()) + (1.0 - proven) * 0.03
+    return max(int(np.sqrt(seconds / pair)), FEWEST)  # half of the seconds for half of count² pairs
 
 
 def sample_graphs(collection: Collection, count: int, seed: int) -> Int[Tensor, " n"]:

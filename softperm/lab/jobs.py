@@ -244,9 +244,10 @@ def train_job(
         KeyboardInterrupt: the training was interrupted; the checkpoint holds its state.
     """
     with memory.measure() as peak:
-        steps = _train(job, data, memory.device, checkpoint, on_epoch, interrupted)
         if isinstance(find_system(job.runs[0].model), ClassicalSystem):
             steps = _fit_classical(job, data, interrupted)
+        else:
+            steps = _train(job, data, memory.device, checkpoint, on_epoch, interrupted)
         results, seconds = yield from _timed(steps)
     spent = sum(epoch.seconds for result in results for epoch in result.curve)
     circumstances = Circumstances(

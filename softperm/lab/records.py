@@ -26,7 +26,6 @@ from softperm.training.loop import CURVES
 FORMAT = 2  # lines of format 1 have no checksum
 SHARES = ("accuracy", "roc_auc", "average_precision")
 """Scores between 0 and 1."""
-_DAMAGE = (KeyError, TypeError, AttributeError, RecursionError)
 COLLECTED = "records.jsonl.gz"
 """File of the records that ``softperm report --collect`` gathers."""
 
@@ -129,7 +128,7 @@ class Record:
         Circumstances, curves and diagnostics do not count: collected records have no curves, and
         those of older versions no diagnostics.
         """
-        content = dict(vars(self))
+        content = _fields(self)
         for name in ("circumstances", "curve", "confusion", "roc_auc", "sharpness"):
             del content[name]
         return hashlib.sha256(_line(content)).hexdigest()
@@ -142,7 +141,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
     """
     lines = []
     for record in records:
-        content = json.loads(_line({"format": FORMAT, **vars(record)}))
+        content = json.loads(_line({"format": FORMAT, **_fields(record)}))
         lines.append(_line({**content, "checksum": _checksum(content)}))
     content = b"".join(line + b"\n" for line in lines)
     if path.suffix == ".gz":
@@ -251,9 +250,14 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(_line(content)).hexdigest()[:32]
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, whose own dataclasses stay as they are."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
 def _line(content: dict[str, Any]) -> bytes:
     """JSON with null in place of NaN and infinities, which JSON does not have."""
-    encode = partial(json.dumps, default=vars, sort_keys=True, ensure_ascii=False)
+    encode = partial(json.dumps, default=_fields, sort_keys=True, ensure_ascii=False)
     try:
         return encode(content, allow_nan=False).encode()
     except ValueError:  # some number is not finite
@@ -295,7 +299,9 @@ def _read(line: bytes, where: str) -> Record:
             numbers[name] = math.nan if numbers[name] is None else numbers[name]
         _check_kinds(run, circumstances, numbers)
         return Record(run=run, circumstances=circumstances, **numbers)
-    except (*_DAMAGE, json.JSONDecodeError, UnicodeError) as problem:
+    except (
+        KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeError,
+    ) as problem:  # fmt: skip
         detail = f"{type(problem).__name__}: {problem}"
         raise ValueError(
             f"{where} is no record of a training ({detail}); a damaged file may be deleted: the "

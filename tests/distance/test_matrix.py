@@ -281,6 +281,8 @@ def test_bad_input_is_named():
         frobenius_matrix([nx.path_graph(2)], workers=0)
     with pytest.raises(ValueError, match=r"time_limit is -1\.0; expected seconds"):
         frobenius_matrix([nx.path_graph(2)], time_limit=-1.0)
+    with pytest.raises(ValueError, match="total_time and checkpoint exclude each other"):
+        frobenius_intervals([nx.path_graph(2)], total_time=1.0, checkpoint="c.npz")
     with pytest.raises(ValueError, match=r"total_time is -1\.0; expected seconds"):
         frobenius_intervals([nx.path_graph(2)], total_time=-1.0)
     with pytest.raises(ValueError, match="graph 0: it has no vertex labels"):

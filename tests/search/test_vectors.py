@@ -117,16 +117,22 @@ def test_a_sample_has_similar_graphs_and_the_asked_size():
     assert len(sample_graphs(collection, 1000, seed=0)) == 160
 
 
-def test_the_sample_of_large_graphs_is_smaller_and_leaves_out_hopeless_ones():
-    count, rows = aligner_module.affordable(np.full(1000, 9), most=400, seconds=120.0)
-    assert (count, len(rows)) == (400, 1000)
-    larger, _ = aligner_module.affordable(np.full(1000, 40), most=400, seconds=120.0)
-    assert 20 < larger < 100
-    sizes = np.array([40] * 30 + [5000] * 30)
-    count, rows = aligner_module.affordable(sizes, most=400, seconds=120.0)
-    assert rows.tolist() == list(range(30))
-    count, rows = aligner_module.affordable(np.full(60, 5000), most=400, seconds=120.0)
-    assert count == len(rows) == 20
+def test_fewer_graphs_are_compared_if_they_are_large_or_difficult():
+    affordable = aligner_module.affordable
+    assert affordable(np.full(1000, 9), proven=1.0, seconds=120.0) > 400
+    assert affordable(np.full(188, 18), proven=1.0, seconds=120.0) > 188
+    assert 50 < affordable(np.full(1000, 18), proven=0.0, seconds=120.0) < 100
+    assert affordable(np.full(1000, 5000), proven=0.0, seconds=120.0) == 20
+
+
+def test_a_sample_leaves_out_graphs_too_large_to_prove_anything():
+    graphs = as_graphs([nx.path_graph(4 + i % 5) for i in range(30)] + [nx.path_graph(400)] * 30)
+    collection = Vocabulary.learn(graphs).encode(graphs)
+    chosen = PiGNNAligner(sample=1000)._choose(collection, graphs)
+    assert chosen.tolist() == list(range(30))
+    chosen = PiGNNAligner(sample=1000, distance_seconds=1e-6)._choose(collection, graphs)
+    assert len(chosen) == 20
+    assert max(chosen.tolist()) < 30
 
 
 def test_neighbours_are_those_of_the_vectors(aligner, index):
