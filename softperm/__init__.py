@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.3.0"
 
 __all__ = [
+    "EditCosts",
     "GraphIndex",
     "ModelConfig",
     "PiGNN",
     "PiGNNAligner",
     "PiGNNClassifier",
     "PiGNNRegressor",
+    "edit_distance",
     "frobenius_distance",
     "frobenius_matrix",
     "joint_alignment",
@@ -25,12 +27,14 @@ __all__ = [
 ]
 
 _HOME = {
+    "EditCosts": "softperm.distance",
     "GraphIndex": "softperm.search",
     "ModelConfig": "softperm.nn.model",
     "PiGNN": "softperm.nn.model",
     "PiGNNAligner": "softperm.estimators",
     "PiGNNClassifier": "softperm.estimators",
     "PiGNNRegressor": "softperm.estimators",
+    "edit_distance": "softperm.distance",
     "frobenius_distance": "softperm.distance",
     "frobenius_matrix": "softperm.distance",
     "joint_alignment": "softperm.distance",
@@ -38,7 +42,13 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
-    from softperm.distance import frobenius_distance, frobenius_matrix, joint_alignment
+    from softperm.distance import (
+        EditCosts,
+        edit_distance,
+        frobenius_distance,
+        frobenius_matrix,
+        joint_alignment,
+    )
     from softperm.estimators import PiGNNAligner, PiGNNClassifier, PiGNNRegressor
     from softperm.nn.model import ModelConfig, PiGNN
     from softperm.ops.transport import sinkhorn

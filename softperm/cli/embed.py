@@ -39,7 +39,7 @@ def embed(
 ) -> None:
     """Align each graph; writes its vector vec(DᵀAD), vec(DᵀX) to a table.
 
-    A graph without a vector has the reason in the column ``problem``. Memory does not grow with the
+    A graph without a vector has the reason in the column problem. Memory does not grow with the
     number of graphs, and an interrupted command resumes.
     """
     endings = (".npz", ".parquet", ".csv", ".jsonl")

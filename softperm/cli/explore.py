@@ -51,8 +51,14 @@ def explore(
         str, typer.Option("--map", metavar="pca|umap|pacmap", help="Projection of vectors.")
     ] = "pca",
     explain: Annotated[
-        int, typer.Option(min=0, help="Number of graphs whose explanations are stored.")
+        int,
+        typer.Option(
+            min=0, help="Number of graphs whose explanations are stored, a few seconds for each."
+        ),
     ] = 100,
+    explain_seconds: Annotated[
+        float, typer.Option(min=0, help="Time for explanations; the page has those ready by then.")
+    ] = 60.0,
     index: Annotated[
         Path | None, typer.Option(help="Folder of softperm index, for proven neighbours.")
     ] = None,
@@ -82,14 +88,14 @@ def explore(
 ) -> None:
     """Write a page that shows all graphs, their soft permutations and predictions.
 
-    The page is one HTML file. It opens from disk, without a network. With ``--serve`` the page can
+    The page is one HTML file. It opens from disk, without a network. With --serve the page can
     also predict for other graphs, explain any graph and prove distances of large ones; the same
     requests are available as JSON.
     """
     from softperm.explore.projection import METHODS
 
     if map_method not in METHODS:
-        raise ValueError(f"--map must be {', '.join(METHODS)}; got {map_method!r}")
+        raise ValueError(f"--map must be one of {', '.join(METHODS)}; got {map_method!r}")
     from softperm.explore.embedding_atlas import embedding_atlas_parquet
     from softperm.explore.write_page import page_html
 
@@ -101,8 +107,8 @@ def explore(
             ready_file(path)
     with lines():
         source = _read(run, data, index, options)
-        contents = _gather(source, Path(run), map_method, explain)
-        result: dict[str, Any] = {"graphs": len(contents)}
+        contents = _gather(source, Path(run), map_method, explain, explain_seconds)
+        result: dict[str, Any] = {"graphs": len(contents), "explained": len(contents.explanations)}
         if export is not None:
             write_atomically(export, embedding_atlas_parquet(contents))
             result["export"] = str(export)
@@ -151,7 +157,9 @@ def _read(run: str, data: str | None, index: Path | None, options: ModelInput) -
     return _Source(name, estimator, source.graphs, source.ids, source.targets, library)
 
 
-def _gather(source: _Source, run: Path, method: str, explained: int) -> Contents:
+def _gather(
+    source: _Source, run: Path, method: str, explained: int, explain_seconds: float
+) -> Contents:
     from softperm.explore.contents import gather
 
     with naming_graphs(source.ids), progress_bars() as report:
@@ -163,6 +171,7 @@ def _gather(source: _Source, run: Path, method: str, explained: int) -> Contents
             name=source.name,
             method=method,
             explained=explained,
+            explain_seconds=explain_seconds,
             index=source.index,
             facts=_facts(run),
             curve=_curve(run),

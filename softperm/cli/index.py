@@ -60,10 +60,10 @@ def index(
     processes: Processes = None,
     as_json: Json = False,
 ) -> None:
-    """Build an index of graphs, in which ``softperm search`` finds look-alikes.
+    """Build an index of graphs, in which softperm search finds look-alikes.
 
     The distance is the number of edges that differ: vertices are matched with vertices of equal
-    label or with none. The other columns of a table become metadata for conditions. With ``--add``,
+    label or with none. The other columns of a table become metadata for conditions. With --add,
     graphs that the index already contains are skipped, so an interrupted command can be repeated.
     """
     from softperm.data.formats.shards import read_shards
@@ -112,7 +112,9 @@ def _clear_unfinished(out: Path, add: bool) -> None:
     if add and unfinished:
         raise ValueError(f"{out} holds no index; leave out --add to build a new one")
     if not add and not unfinished:
-        raise ValueError(f"{out} is not empty; use --add to add graphs to an index")
+        raise ValueError(
+            f"{out} is not empty; use --add to add graphs to an index, or choose another --out"
+        )
     for path in left if unfinished else ():
         if path.name == VECTORS:
             shutil.rmtree(path)

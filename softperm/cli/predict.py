@@ -39,7 +39,7 @@ def predict(
 ) -> None:
     """Predict for each graph; writes a table with one row per graph.
 
-    A graph without a prediction has the reason in the column ``problem``. Memory does not grow with
+    A graph without a prediction has the reason in the column problem. Memory does not grow with
     the number of graphs, and an interrupted command resumes. Where the graphs have the targets that
     the model was trained for, prints its score.
 

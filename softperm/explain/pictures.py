@@ -98,6 +98,7 @@ def draw_molecule(smiles: str, explanation: Explanation, output: int | None = No
         )
     from rdkit.Chem.Draw import rdMolDraw2D
 
+    name = explanation.output_names[chosen] if explanation.output_names else chosen
     scale = _scale(vertices, edges)
     bonds = [mol.GetBondBetweenAtoms(int(u), int(v)).GetIdx() for u, v in explanation.edge_index.T]
     drawer = rdMolDraw2D.MolDraw2DSVG(500, 400)
@@ -108,6 +109,7 @@ def draw_molecule(smiles: str, explanation: Explanation, output: int | None = No
         highlightAtomColors=dict(enumerate(_shades(vertices, scale))),
         highlightBonds=bonds,
         highlightBondColors=dict(zip(bonds, _shades(edges, scale), strict=True)),
+        legend=f"blue raises {name}, red lowers it",
     )
     drawer.FinishDrawing()
     return drawer.GetDrawingText()

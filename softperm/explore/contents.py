@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -179,6 +181,7 @@ def gather(
     name: str = "graphs",
     method: str = "pca",
     explained: int = 100,
+    explain_seconds: float = math.inf,
     index: GraphIndex | None = None,
     facts: Mapping[str, str] | None = None,
     curve: Sequence[Mapping[str, float]] = (),
@@ -194,6 +197,7 @@ def gather(
         name: of the collection.
         method: of the map; see :func:`softperm.explore.projection.place_on_map`.
         explained: number of graphs, evenly spread, whose explanations are stored.
+        explain_seconds: time after which no further graph is explained.
         index: for proven neighbours; its identifiers are those of the graphs.
         facts: shown as they are, such as scores.
         curve: rows of the training curve.
@@ -219,7 +223,9 @@ def gather(
             np.arange(len(ids) + 1) * count, nearest.ravel(), distances.ravel().astype(float)
         ),
         proven=None if index is None else _proven(index, ids, report),
-        explanations=_explain(estimator, graphs, drawings, min(explained, len(ids)), report),
+        explanations=_explain(
+            estimator, graphs, drawings, min(explained, len(ids)), explain_seconds, report
+        ),
         explains="" if _forest_alone(estimator) else estimator._explains(),
         latent=latent,
         vectors=vectors,
@@ -404,21 +410,31 @@ def _text(value: Any) -> str:
 
 
 def _explain(
-    estimator: PiGNNEstimator, graphs: Any, drawings: Drawings, count: int, report: Report
+    estimator: PiGNNEstimator,
+    graphs: Any,
+    drawings: Drawings,
+    count: int,
+    seconds: float,
+    report: Report,
 ) -> dict[int, StoredExplanation]:
-    """Explanations of evenly spread graphs that are not too large to draw."""
+    """Explanations of evenly spread graphs that are not too large to draw, until the time is over.
+
+    The order is random, so that those that are ready in time are spread over all graphs.
+    """
     if count <= 0 or _forest_alone(estimator):
         return {}
     sizes = np.diff(drawings.ptr)
     chosen = np.unique(np.linspace(0, len(sizes) - 1, count).astype(int))
-    chosen = chosen[sizes[chosen] <= LARGEST].tolist()
+    chosen = np.random.default_rng(0).permutation(chosen[sizes[chosen] <= LARGEST]).tolist()
     results = estimator.iterate_explanations(
         graphs if isinstance(graphs, Collection) else [graphs[i] for i in chosen],
         index=chosen if isinstance(graphs, Collection) else None,
         tolerance=EXPLANATION_TOLERANCE,
     )
-    stored = {}
+    stored, end = {}, monotonic() + seconds
     for done, i in enumerate(chosen):
+        if monotonic() > end:
+            break
         report("explaining predictions", done, len(chosen))
         result = next(results)
         stored[i] = StoredExplanation(result.vertices, result.edge_totals)

@@ -17,6 +17,7 @@ from softperm.pyg import Data
 
 UNMATCHED, DISAGREEING, AGREEING = "#dddddd", "#d62728", "#888888"
 PANEL = 2.6  # inches
+LEGEND = "equal colours: matched vertices; grey: no match; red: edges that differ from the query's"
 
 
 def draw_matches(
@@ -40,14 +41,21 @@ def draw_matches(
     colours = matplotlib.colormaps["hsv"](np.linspace(0, 0.92, max(query.num_nodes or 0, 1)))
     every = {v: colours[v] for v in range(query.num_nodes or 0)}
     _draw(axes[0], query, place, every, set())
-    axes[0].set_title(plain_text(title), fontsize=8)
+    axes[0].set_title(_caption(title), fontsize=8)
     for axis, (graph, caption, matching) in zip(axes[1:], hits, strict=True):
         back = {int(v): int(u) for u, v in matching}
         fixed = {v: place[u] for v, u in back.items()}
         colour = {v: every[u] for v, u in back.items()}
         _draw(axis, graph, _layout(graph, fixed), colour, _disagreeing(graph, query, back))
-        axis.set_title(plain_text(caption), fontsize=8)
+        axis.set_title(_caption(caption), fontsize=8)
+    figure.supxlabel(LEGEND, fontsize=8)
     return figure
+
+
+def _caption(text: str) -> str:
+    """The lines of a caption, each shortened to what fits above a graph."""
+    lines = [f"{line[:20]}…{line[-9:]}" if len(line) > 30 else line for line in text.split("\n")]
+    return plain_text("\n".join(lines))
 
 
 def _layout(graph: Data, fixed: dict[int, np.ndarray] | None = None) -> dict[int, np.ndarray]:

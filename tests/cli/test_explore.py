@@ -36,7 +36,7 @@ def test_from_a_table_of_smiles_to_the_page_with_two_commands(trained):
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     page = trained / "run" / "explore.html"
-    assert (result["graphs"], result["page"]) == (24, str(page))
+    assert (result["graphs"], result["explained"], result["page"]) == (24, 2, str(page))
     text = page.read_text(encoding="utf-8")
     assert result["bytes"] == len(text.encode())
     about = json.loads(re.search(r'id="about">(.*?)</script>', text)[1])
@@ -57,6 +57,16 @@ def test_from_a_table_of_smiles_to_the_page_with_two_commands(trained):
     for i, row in enumerate(rows):
         assert i not in row["neighbors"]["ids"]
         assert row["neighbors"]["distances"] == sorted(row["neighbors"]["distances"])
+
+
+def test_explanations_end_when_their_time_is_over(trained):
+    out = trained / "short.html"
+    done = run_command(
+        "explore", trained / "run", "--out", out, "--explain-seconds", 1e-9, "--json"
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["explained"] < 3
+    assert out.exists()
 
 
 def test_bad_input_is_one_sentence(trained):

@@ -57,6 +57,13 @@ def test_a_table_of_molecules_becomes_a_picture_of_look_alikes_with_two_commands
     assert pixels.shape[1] > 3 * pixels.shape[0]  # the query and three hits in one row
 
 
+def test_long_names_are_shortened_above_pictures():
+    from softperm.explore.matches import _caption
+
+    assert _caption("C" * 60 + "\ndistance 3") == "C" * 20 + "…" + "C" * 9 + "\ndistance 3"
+    assert _caption("C$O\nquery") == "C\\$O\nquery"
+
+
 def test_rows_that_cannot_be_read_are_left_out_and_counted(library):
     good = [f"{'C' * n}O" for n in range(1, 25)]
     for name in ("lib2.csv", "query.csv"):

@@ -163,7 +163,7 @@ def test_explanations_are_switched_on_and_off(page, explored, wait_until):
     page.evaluate("window.page.open(1)")
     wait_until(page, "window.page.shown.index === 1")
     assert page.locator("#explain").is_disabled()
-    assert page.inner_text("#not-explained") == "not stored for this graph"
+    assert page.inner_text("#not-explained") == "not stored for this graph; --serve explains any"
 
 
 def test_a_second_graph_is_matched_with_a_proof(page, explored):

@@ -110,7 +110,7 @@ function drawingFigure(collection, graph, view, actions) {
   );
   const absent = h("span", { class: "muted", id: "not-explained", role: "status" });
   if (!explains) absent.textContent = "trees alone predict; they have no contributions";
-  else if (!graph.explanation && !actions.explain) absent.textContent = "not stored for this graph";
+  else if (!graph.explanation && !actions.explain) absent.textContent = "not stored for this graph; --serve explains any";
   redraw();
   return h("section", { "aria-label": "Drawing" }, h("div", { class: "tools" }, h("label", {}, toggle, " Explanation of"), choice, absent), holder, caption);
 }
