@@ -43,7 +43,10 @@ def search(
     rerank: Annotated[
         int, typer.Option(help="With --by vector: candidates ranked again by exact distance.")
     ] = 0,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds for each query.")] = None,
+    time_limit: Annotated[
+        float,
+        typer.Option(help="Seconds for each query; graphs undecided by then have an interval."),
+    ] = 10.0,
     out: Annotated[Path, output_option(help="CSV file of hits to write.")] = Path("hits.csv"),
     matchings: Annotated[
         Path | None, typer.Option(help="JSON file to write: the matched vertices of each hit.")

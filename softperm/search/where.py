@@ -70,11 +70,11 @@ def _truth(node: ast.expr, columns: Mapping[str, np.ndarray], condition: str) ->
 
 
 def _compared(op: ast.cmpop, one: object, other: object, condition: str) -> np.ndarray:
-    among = isinstance(op, ast.In) and isinstance(other, list)
-    sides = [one, *other] if among else [one, other]
+    members = other if isinstance(op, ast.In) and isinstance(other, list) else None
+    sides = [one, other] if members is None else [one, *members]
     alike = len({_is_text(side) for side in sides}) == 1
-    if among and alike:
-        return np.isin(np.asarray(one), np.asarray(other))
+    if members is not None and alike:
+        return np.isin(np.asarray(one), np.asarray(members))
     if type(op) in _COMPARE and alike and not any(isinstance(side, list) for side in sides):
         return np.asarray(_COMPARE[type(op)](one, other), dtype=bool)
     raise ValueError(
