@@ -22,7 +22,7 @@ app = typer.Typer(help="Run a study of the paper.", no_args_is_help=True)
 NEXT = """\
 next, try:
   softperm train GRAPHS --out run        learn from your own file, of any format in docs/files.md
-  softperm explore run --out page        look at what was learnt: a map, alignments, neighbours
+  softperm explore run                   look at what was learnt: a map, alignments, neighbours
   softperm predict run MORE              predict for other graphs
   softperm distance GRAPHS               exact distances, with proofs
   softperm --help, make docs             all commands; the guide and the API reference"""
