@@ -15,15 +15,15 @@ from itertools import pairwise
 from typing import cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.nn.permutation import align_edge_attributes
+from softperm.ops.dropout import drop
 from softperm.ops.layers import VertexBatchNorm, VertexLinear, vertex_linear
 from softperm.ops.ragged import propagate
 
-_LOW_32 = 0xFFFFFFFF
 _CONSTANT = 1e-6  # a standard deviation relative to the mean that only rounding explains
 
 
@@ -411,9 +411,9 @@ class VertexNetwork(nn.Module):
         layers = list(zip(self.linears, self.norms, strict=True))
         for linear, norm in layers[:2]:
             x = norm(linear(x), ptr[-1])  # (V, H)
-        for (linear, norm), drop in zip(layers[2:], self.drops, strict=True):
+        for (linear, norm), drop_units in zip(layers[2:], self.drops, strict=True):
             total = x + propagate(x, edge_index, canonical=True)
-            x = x + drop(norm(linear(total), ptr[-1]))
+            x = x + drop_units(norm(linear(total), ptr[-1]))
         return x
 
 
@@ -477,8 +477,7 @@ class Dropout(nn.Module):
         """The units that remain; all of them outside training."""
         if not self.training:
             return x
-        kept = keep_mask(x.shape, self.p, self.seed, self.step)
-        return torch.where(kept, x / (1 - self.p), 0)
+        return drop(x, self.p, self.seed, self.step)
 
 
 def dropout(p: float) -> nn.Module:
@@ -500,20 +499,3 @@ def count_step(modules: Iterable[nn.Module], vertices: Int[Tensor, ""]) -> None:
     for module in modules:
         if isinstance(module, Dropout):
             module.step.add_((vertices > 0).long())
-
-
-def keep_mask(
-    shape: torch.Size, p: float, seed: Int[Tensor, ""], step: Int[Tensor, ""]
-) -> Bool[Tensor, "*axes"]:
-    """Which units of a tensor remain: all but a share p, chosen by seed, step and place."""
-    place = torch.arange(shape.numel(), device=seed.device).view(shape)
-    key = mix(mix(step) ^ seed)
-    return mix(mix(place + key) ^ key) >= int(p * 2**32)
-
-
-def mix(value: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
-    """A bijection of the lowest 32 bits that spreads every bit (Wellons' lowbias32)."""
-    value = value & _LOW_32
-    value = ((value ^ (value >> 16)) * 0x7FEB352D) & _LOW_32
-    value = ((value ^ (value >> 15)) * 0x846CA68B) & _LOW_32
-    return value ^ (value >> 16)

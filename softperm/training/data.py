@@ -565,8 +565,13 @@ def attributes(
     """One-hot labels beside continuous attributes, (M, K, F); zeros where ``item`` is −1."""
     parts: list[Tensor] = []
     if label is not None:
-        for code, size in zip(rows(label, item, -1).unbind(-1), sizes, strict=True):
-            parts.append((code[..., None] == torch.arange(size, device=code.device)).float())
+        one_hot = torch.zeros(*item.shape, sum(sizes), device=item.device)
+        columns = one_hot.split(sizes, dim=-1)
+        codes = rows(label, item, -1).long()  # (M, K, L)
+        for column, code in zip(columns, codes.split(1, dim=-1), strict=True):
+            if column.shape[-1]:
+                column.scatter_(-1, code.clamp(min=0), (code >= 0).float())
+        parts.append(one_hot)
     if x is not None:
         parts.append(rows(x, item).float())
-    return torch.cat(parts, dim=-1) if parts else None
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1) if parts else None

@@ -7,8 +7,9 @@ import torch
 from samples import collect, double, random_graph, same_weights
 from torch.testing import assert_close
 
-from softperm.nn.encoders import Dropout, count_step, dropout, keep_mask
+from softperm.nn.encoders import Dropout, count_step, dropout
 from softperm.nn.model import ModelConfig, build
+from softperm.ops.dropout import drop
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples
 from softperm.training.loop import fit
@@ -32,7 +33,7 @@ def seeded(p: float, seed: int = 0) -> Dropout:
 
 
 def mask(seed: int, step: int, p: float = 0.5, shape: torch.Size = SHAPE) -> torch.Tensor:
-    return keep_mask(shape, p, torch.tensor(seed), torch.tensor(step))
+    return drop(torch.ones(shape), p, torch.tensor(seed), torch.tensor(step)) > 0
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.nn.encoders import mix
 from softperm.nn.permutation import structure
+from softperm.ops.dropout import mix
 from softperm.ops.layers import Linear, VertexBatchNorm
 from softperm.ops.ragged import graph_maximum, pool, propagate
 
