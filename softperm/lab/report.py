@@ -20,7 +20,7 @@ from softperm.data.datasets.catalogue import known_names
 from softperm.estimators.pignn import UNIFORM_ENTROPY
 from softperm.explore.plots import drawing, log_where_wide, plain_text
 from softperm.files import CSVWriter, write_atomically
-from softperm.lab.recipes import published, quoted
+from softperm.lab.recipes import published, quoted, read_recipe
 from softperm.lab.records import Record, find_records
 from softperm.lab.systems import find_system, system_names
 from softperm.lab.tables import PER_CENT, Cell, cells_of, paired_tests
@@ -148,7 +148,8 @@ def beside_the_paper(folders: Iterable[Path]) -> list[dict[str, str]]:
                 if (dataset, model) in measured:
                     cell, folder = measured[dataset, model]
                     row |= {"ours": shown(cell), "reached": _reached(cell)}
-                    row["records"] = f"`{folder.parent.name}/{folder.name}`{_start_of(cell)}"
+                    remarks = [f"`{folder.parent.name}/{folder.name}`", *_deviations(cell, table)]
+                    row["records"] = ", ".join(remarks)
                 rows.append(row)
     return rows
 
@@ -174,10 +175,17 @@ def _reached(cell: Cell) -> str:
     return "yes" if worse <= cell.factor * cell.error else "no"
 
 
-def _start_of(cell: Cell) -> str:
-    """A note on networks of π-GNN that start otherwise than the authors' do."""
-    uniform = all(r.run.configuration.get("latent_init") == "uniform" for r in cell.records)
-    return "" if uniform or not cell.model.startswith("pi-gnn") else ", earlier recipe"
+def _deviations(cell: Cell, table: str) -> list[str]:
+    """How networks were trained otherwise than the recipe of a table says."""
+    settings = [record.run.configuration for record in cell.records]
+    deviations = []
+    if cell.model.startswith("pi-gnn") and any(
+        each.get("latent_init") != "uniform" for each in settings
+    ):
+        deviations.append("earlier recipe")
+    planned = read_recipe(table).training["epochs"]
+    fewest = min(each.get("epochs", planned) for each in settings)
+    return [*deviations, f"{fewest} of {planned} epochs"] if fewest < planned else deviations
 
 
 def _spread(shares: Sequence[float]) -> str:
