@@ -510,6 +510,7 @@ class _Networks:
         self.parts = [data.split_of(network.run) for network in self.networks]
         features = settings_of(first, StructuralFeatures)
         self.graphs = data.with_features(features, self.parts[0].train)
+        self.graphs = data.extended(self.graphs, system)
         self.tasks: list[Task] = []
         self.targets: list[Tensor] = []
         self.models: list[nn.Module] = []
