@@ -404,6 +404,7 @@ _BASELINES = (
             "learning_rate": (1e-4, 1e-5),
             "batch_size": (50,),
         },
+        stackable=True,
     ),
     _classification(
         "diffpool",
@@ -416,6 +417,7 @@ _BASELINES = (
             "learning_rate": (1e-3, 1e-4, 1e-5),
             "batch_size": (8,),
         },
+        stackable=True,
     ),
     _classification(
         "ecc",
@@ -424,11 +426,13 @@ _BASELINES = (
         reads="output",
         grid={
             "hidden": (32, 64),
-            "layers": (2,),
             "dropout": (0.05, 0.25),
-            "learning_rate": (1e-1, 1e-2),
+            "learning_rate": (1e-2, 1e-3),  # theirs are of SGD, and ten times larger
             "batch_size": (32,),
         },
+        stackable=True,
+        shape_free=("dropout",),
+        extend="pyramid:with_pyramid",
     ),
     _ogb("gcn-edges", "GCN with edges", network="ogb:gcn_with_edges", grid=_ogb_grid(0.5)),
     _ogb("gin-edges", "GIN with edges", network="ogb:gin_with_edges", grid=_ogb_grid(0.5)),

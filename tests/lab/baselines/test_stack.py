@@ -36,6 +36,7 @@ CASES += [
 
 def test_what_the_protocol_trains_is_stackable():
     assert {name for name, _ in CASES} >= {"gin", "graphsage", "gcn", "structure-free"}
+    assert {name for name, _ in CASES} >= {"dgcnn", "diffpool", "ecc"}
     assert {name for name, _ in CASES} >= {"gcn-edges", "gin-edges", "pna", "dgn", "phc-gnn"}
 
 
