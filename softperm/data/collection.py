@@ -6,7 +6,7 @@ import hashlib
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -70,6 +70,8 @@ class Collection:
         edge_attr: continuous edge attributes.
         edge_weight: edge weights; None means 1.
         codes: whether batches have labels as codes, in place of one-hot vectors.
+        extra: further tensors that batches have by name, such as ``pos``, the positions of atoms:
+            a row for each vertex or, if the name begins with ``edge``, for each directed edge.
     """
 
     ptr: Int[Tensor, " B1"]
@@ -84,6 +86,7 @@ class Collection:
     edge_attr: Float[Tensor, "E Fe"] | None = None
     edge_weight: Float[Tensor, " E"] | None = None
     codes: bool = False
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def from_counts(
@@ -166,6 +169,7 @@ class Collection:
         """The same collection on another device."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()}
+        moved["extra"] = {name: tensor.to(device) for name, tensor in self.extra.items()}
         return replace(self, **moved)
 
     def digest(self, **more: Tensor) -> str:
@@ -186,12 +190,20 @@ class Collection:
 
     def _rows(self, vertices: Tensor | slice, edges: Tensor | slice) -> dict[str, Any]:
         """The fields of the given vertices and edges, by name."""
-        rows = {
+        rows: dict[str, Any] = {
             name: value[edges if name.startswith("edge") else vertices]
             for name in ("structure", "label", "x", "edge_label", "edge_attr", "edge_weight")
             if (value := getattr(self, name)) is not None
         }
+        rows["extra"] = self._extra(vertices, edges)
         return {"edge_index": self.edge_index[:, edges], **rows}
+
+    def _extra(self, vertices: Tensor | slice, edges: Tensor | slice) -> dict[str, Tensor]:
+        """The further tensors of the given vertices and edges."""
+        return {
+            name: value[edges if name.startswith("edge") else vertices]
+            for name, value in self.extra.items()
+        }
 
     def spans(self) -> Iterator[tuple[int, int, Collection]]:
         """Consecutive graphs of about a million vertices, or one larger graph, without copying.
@@ -261,7 +273,8 @@ class Collection:
         Returns:
             A batch with ``structure`` (V, S), ``edge_index`` (2, E), ``ptr`` and ``batch``; and
             ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,), and with ``codes`` also
-            ``label`` (V, L) and ``edge_label`` (E, L_e), where the collection has them.
+            ``label`` (V, L) and ``edge_label`` (E, L_e), where the collection has them; and what is
+            ``extra``.
         """
         index = index.to(self.ptr.device)
         v, e = totals or (None, None)
@@ -294,6 +307,7 @@ class Collection:
             values["edge_label"] = (
                 None if self.edge_label is None else self.edge_label[edges].long()
             )
+        values |= self._extra(vertices, edges)
         return {name: value for name, value in values.items() if value is not None}
 
 

@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.data.collection import Collection, GraphBatch
+from softperm.data.collection import Collection
 from softperm.data.datasets import Dataset, Split, make_folds, random_split
 from softperm.data.datasets.dataset import FeatureStore
 from softperm.data.features import VertexFeatures
 from softperm.lab.recipes import Recipe
 from softperm.lab.records import Run
+from softperm.lab.systems import System
 from softperm.settings import StructuralFeatures
 from softperm.training.tasks import METRICS, Classification, MultiLabel, Regression, Task
 
@@ -88,6 +89,16 @@ class EvaluationData:
                 graphs = store.extend(self.graphs, settings)
             self.cache[settings.names] = self.graphs, graphs
         return graphs if colours is None else colours.extend(graphs)
+
+    def extended(self, graphs: Collection, system: System) -> Collection:
+        """The graphs with what a system computes from each of them once."""
+        if not system.extend:
+            return graphs
+        extended = self.cached(system.extend, graphs)
+        if extended is None:
+            extended = system.extended(graphs)
+            self.cache[system.extend] = graphs, extended
+        return extended
 
     def cached(self, key: Hashable, graphs: Collection) -> Any:
         """The cached result for this collection of graphs; None if there is none."""
@@ -170,29 +181,14 @@ def from_graphs(
     return EvaluationData(name, graphs, kind, splits, {name: target}, recipe.refit)
 
 
-@dataclass(frozen=True, repr=False)
-class PositionedCollection(Collection):
-    """A collection whose batches have ``pos``: the coordinates of each vertex in Å.
+def with_positions(collection: Collection, position: Float[Tensor, "V 3"]) -> Collection:
+    """A collection whose batches have ``pos``, which DTNN, MPNN and PPGN use.
 
     Args:
-        position: coordinates of all vertices, in the collection's order.
+        collection: the graphs.
+        position: coordinates of all vertices in Å, in the collection's order.
     """
-
-    position: Float[Tensor, "V 3"] | None = None
-
-    def batch(self, index: Int[Tensor, " b"], totals: tuple[int, int] | None = None) -> GraphBatch:
-        """The selected graphs as :meth:`Collection.batch` gives them, with their positions."""
-        batch = super().batch(index, totals)
-        assert self.position is not None
-        start = self.ptr[index.to(self.ptr.device)] - batch.ptr[:-1]  # (b,)
-        vertices = torch.arange(batch.num_nodes, device=batch.ptr.device) + start[batch.batch]
-        batch.pos = self.position[vertices]
-        return batch
-
-
-def with_positions(collection: Collection, position: Float[Tensor, "V 3"]) -> PositionedCollection:
-    """A collection with the positions of its vertices, which DTNN, MPNN and PPGN use."""
-    return PositionedCollection(**vars(collection), position=position)
+    return replace(collection, extra={**collection.extra, "pos": position})
 
 
 def _one_target(dataset: Dataset, name: str, content: str, splits: tuple[Split, ...]) -> Target:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -510,6 +510,7 @@ class _Networks:
         self.parts = [data.split_of(network.run) for network in self.networks]
         features = settings_of(first, StructuralFeatures)
         self.graphs = data.with_features(features, self.parts[0].train)
+        self.graphs = data.extended(self.graphs, system)
         self.tasks: list[Task] = []
         self.targets: list[Tensor] = []
         self.models: list[nn.Module] = []
@@ -520,6 +521,11 @@ class _Networks:
             shape = DataShape.of(self.graphs, task.outputs, part.train)
             settings = model_settings(network.run)
             self.models.append(system.build(shape, settings, seed_of(network)))
+        shapes: dict[tuple, list[int]] = {}  # where training graphs decide a size, folds differ
+        for k, model in enumerate(self.models):
+            form = tuple((name, tensor.shape) for name, tensor in model.state_dict().items())
+            shapes.setdefault(form, []).append(k)
+        self.stacks = list(shapes.values())
 
     def train(
         self,
@@ -549,25 +555,52 @@ class _Networks:
                 )
                 for model, task, y, part, seed in rows
             ]
-        configs = [settings_of(network.run, TrainingConfig) for network in self.networks]
-        stack = Stack(
-            self.models, self.tasks, self.graphs, self.targets,
-            [part.train for part in self.parts], [part.validation for part in self.parts],
-            seeds, self.config,
+        stacks = [self._stack(members, seeds) for members in self.stacks]
+        files = [
+            checkpoint.with_suffix(f".{k}.bin") if checkpoint and k else checkpoint
+            for k in range(len(stacks))
+        ]
+        epochs = [
+            stack.epochs(file, f"{fingerprint} {k}" if k else fingerprint, interrupted)
+            for k, (stack, file) in enumerate(zip(stacks, files, strict=True))
+        ]
+        for numbers in zip_longest(*epochs, fillvalue=0):
+            on_epoch(max(numbers))
+            yield
+        results: dict[int, FitResult] = {}
+        for members, stack in zip(self.stacks, stacks, strict=True):
+            results |= zip(members, stack.results(), strict=True)
+        for file in files[1:]:
+            if file is not None:
+                file.unlink(missing_ok=True)
+        return [results[k] for k in range(len(self.models))]
+
+    def _stack(self, members: Sequence[int], seeds: Sequence[int]) -> Stack:
+        """The stack of some networks, whose shapes are equal."""
+        configs = [settings_of(self.networks[k].run, TrainingConfig) for k in members]
+        return Stack(
+            [self.models[k] for k in members],
+            [self.tasks[k] for k in members],
+            self.graphs,
+            [self.targets[k] for k in members],
+            [self.parts[k].train for k in members],
+            [self.parts[k].validation for k in members],
+            [seeds[k] for k in members],
+            self.config,
             learning_rates=[config.learning_rate for config in configs],
             criteria=[config.criterion for config in configs],
             device=self.device,
-        )  # fmt: skip
-        for epoch in stack.epochs(checkpoint, fingerprint, interrupted):
-            on_epoch(epoch)
-            yield
-        return stack.results()
+        )
 
     def outputs(self, index: Sequence[Tensor]) -> list[Tensor]:
         """Each network's outputs for its own graphs, on the CPU."""
         batch_size = self.config.batch_size
         if self.system.stackable:
-            return predict_stack(self.models, self.graphs.to(self.device), index, batch_size)
+            graphs, outputs = self.graphs.to(self.device), dict[int, Tensor]()
+            for members in self.stacks:
+                models, own = [self.models[k] for k in members], [index[k] for k in members]
+                outputs |= zip(members, predict_stack(models, graphs, own, batch_size), strict=True)
+            return [outputs[k] for k in range(len(self.models))]
         pairs = zip(self.models, index, strict=True)
         return [predict(model, self.graphs, i, batch_size, self.device) for model, i in pairs]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from softperm.ops.operators import deferred, mapped_axis_first, over_models, register
@@ -157,6 +157,20 @@ class VertexBatchNorm(nn.Module):
                     old.copy_(new.squeeze(0))
             return y.squeeze(0)
         real = (torch.arange(len(x), device=x.device) < count).to(x.dtype)[:, None]  # (V, 1)
+        return self.over(x, real, count)
+
+    def over(
+        self, x: Float[Tensor, "V H"], real: Float[Tensor, "V 1"], count: Shaped[Tensor, ""]
+    ) -> Float[Tensor, "V H"]:
+        """Normalises all rows, while training with the statistics of those where ``real`` is 1.
+
+        Args:
+            x: the rows.
+            real: 1 or 0 for each row.
+            count: the sum of ``real``.
+        """
+        if not self.training:
+            return self._scaled(x - self.running_mean, self.running_var)
         total = count.clamp(min=1).to(x.dtype)
         mean = (x * real).sum(0) / total
         centred = x - mean  # (V, H)

@@ -302,7 +302,7 @@ def _total(ptr: Tensor, part: Tensor) -> int:
 
 def fits(graphs: Collection, y: Tensor, device: torch.device) -> bool:
     """Whether a collection takes at most a quarter of the device's free memory."""
-    tensors = [getattr(graphs, f.name) for f in fields(graphs)] + [y]
+    tensors = [*(getattr(graphs, f.name) for f in fields(graphs)), *graphs.extra.values(), y]
     size = sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
     return size <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
 
@@ -489,6 +489,8 @@ def gather(
         arrays["edge_attr"] = edge_attr
     if graphs.edge_weight is not None:
         arrays["edge_weight"] = take_rows(graphs.edge_weight, layout.edge)
+    for name, table in graphs.extra.items():
+        arrays[name] = take_rows(table, layout.edge if name.startswith("edge") else layout.vertex)
     return arrays, index >= 0
 
 

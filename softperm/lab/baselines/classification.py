@@ -9,9 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch_geometric.nn.aggr import SortAggregation
 
 from softperm.data.collection import GraphBatch, prepare
 from softperm.lab.baselines.layers import (
@@ -23,13 +22,14 @@ from softperm.lab.baselines.layers import (
     degree,
     edge_conditioned_sum,
     edge_features,
+    edge_offsets,
     mean_neighbours,
-    mean_readout,
     mlp,
     sum_neighbours,
     sum_readout,
     vertex_features,
 )
+from softperm.lab.baselines.pyramid import POOLINGS, climb
 from softperm.nn.permutation import align_adjacency
 from softperm.ops.layers import Linear, VertexBatchNorm
 from softperm.ops.ragged import graph_maximum, neighbour_maximum, owners, pool
@@ -244,34 +244,42 @@ class ECCLayer(nn.Module):
     def __init__(self, features: int, edge_size: int, hidden: int) -> None:
         super().__init__()
         width = 16
-        self.edge = nn.Linear(edge_size, width)
+        self.edge = Linear(edge_size, width)
         self.weight = nn.Parameter(torch.empty(width + 1, features, hidden))  # the last is alone
         self.bias = nn.Parameter(torch.zeros(hidden))
         nn.init.normal_(self.weight, std=(2 / (features * (width + 1))) ** 0.5)
 
     def forward(
-        self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], e: Float[Tensor, "E Fe"]
+        self,
+        x: Float[Tensor, "V F"],
+        edge_index: Int[Tensor, "2 E"],
+        e: Float[Tensor, "E Fe"],
+        there: Float[Tensor, "E 1"],
     ) -> Float[Tensor, "V H"]:
-        """The vectors after one convolution."""
-        h = nn.functional.pad(torch.relu(self.edge(e)), (0, 1), value=1.0)  # (E, K + 1)
+        """The vectors after one convolution along the edges where ``there`` is 1."""
+        h = nn.functional.pad(torch.relu(self.edge(e)), (0, 1), value=1.0) * there  # (E, K + 1)
         loop = nn.functional.pad(torch.relu(self.edge.bias), (0, 1), value=1.0)  # (K + 1,)
         own = x @ torch.tensordot(loop, self.weight, dims=1)  # (V, H)
         total = edge_conditioned_sum(x, edge_index, h, self.weight) + own
-        return total / (degree(x, edge_index) + 1) + self.bias
+        neighbours = edge_conditioned_sum(
+            torch.ones_like(x[:, :1]), edge_index, there, there.new_ones(1, 1, 1)
+        )
+        return total / (neighbours + 1) + self.bias
 
 
 class ECC(nn.Module):
-    """Edge-conditioned convolutions, the mean over vertices, two fully-connected layers.
+    """Edge-conditioned convolutions on a pyramid of coarsened graphs, mean, two dense layers.
 
-    Edges without attributes have the constant 1. Convolutions are followed by batch normalisation,
-    ReLU and dropout, as in the paper and in Errica et al.; dropout before the last layer is their
-    0.1. All convolutions use the whole graph. The pyramid of coarsened graphs of the paper and of
-    Errica et al. is left out, because it is not a function of the graph: it selects vertices by the
-    sign of the Laplacian's last eigenvector, which depends on the order of vertices where the
-    eigenvalue is multiple (all complete graphs, many of which are in IMDB and COLLAB), and whose
-    sign is arbitrary. It also inverts a dense matrix for each graph; Errica et al. ran out of
-    resources on the large datasets. The optimiser is Adam, as for all systems here; they use
-    SGD with learning rate decay. Results of this network cannot be compared with theirs.
+    As the paper's network for NCI1: three convolutions, pooling, two, pooling, one, then the mean
+    over the vertices that are left. Edges of the graph have their attributes, or the constant 1;
+    those of coarsened graphs have their weights (:class:`softperm.lab.baselines.pyramid.Pyramid`).
+    Pooling takes the maximum over a kept vertex and its removed neighbours. Convolutions are
+    followed by batch normalisation, ReLU and dropout, as in the paper and in Errica et al.; dropout
+    before the last layer is their 0.1.
+
+    Differences: weak edges of coarsened graphs are left out by a threshold, not at random, and the
+    sign of an eigenvector is settled by the graph, not by its first vertex. The optimiser is Adam,
+    as for all systems here, and the learning rates are Adam's; they use SGD with decay.
     """
 
     def __init__(
@@ -281,27 +289,53 @@ class ECC(nn.Module):
         outputs: int,
         *,
         hidden: int = 32,
-        layers: int = 2,
         dropout: float = 0.05,
     ) -> None:
         super().__init__()
-        sizes = [features, *[hidden] * (layers - 1)]
-        self.layers = nn.ModuleList(ECCLayer(size, edge_size, hidden) for size in sizes)
+        depths = range(POOLINGS + 1, 0, -1)  # convolutions of each level
+        sizes = [features, *[hidden] * (sum(depths) - 1)]
+        edge_sizes = [edge_size] * depths[0] + [1] * sum(depths[1:])
+        self.level_of = [level for level, depth in enumerate(depths) for _ in range(depth)]
+        self.layers = nn.ModuleList(
+            ECCLayer(size, of_edge, hidden) for size, of_edge in zip(sizes, edge_sizes, strict=True)
+        )
         self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in sizes)
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in sizes)
-        self.hidden = nn.Linear(hidden, hidden)
+        self.hidden = Linear(hidden, hidden)
         self.dropout = Dropout(0.1)
-        self.output = nn.Linear(hidden, outputs)
+        self.output = Linear(hidden, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
-        """The outputs of each graph of a batch."""
-        batch = prepare(batch)
+        """The outputs of each graph; without ``edge_levels`` the pyramids are computed."""
+        batch = climb(prepare(batch))
         dtype, count = self.output.weight.dtype, batch.ptr[-1]
         x, e = vertex_features(batch).to(dtype), edge_features(batch).to(dtype)
-        for layer, norm, dropout in zip(self.layers, self.norms, self.dropouts, strict=True):
-            x = dropout(norm(layer(x, batch.edge_index, e), count), count)  # (V, H)
-        graph = torch.relu(self.hidden(mean_readout(x, batch.ptr)))  # (B, H)
+        weights = batch.edge_levels.to(dtype)  # (E, levels)
+        real = (torch.arange(len(x), device=x.device) < count)[:, None]  # (V, 1)
+        present, level = real.to(dtype), 0
+        parts = zip(self.level_of, self.layers, self.norms, self.dropouts, strict=True)
+        for of_layer, layer, norm, dropout in parts:
+            there = (weights[:, level : level + 1] > 0).to(dtype)  # (E, 1)
+            if of_layer > level:
+                x = pool_removed(x, batch, there, level)
+                level = of_layer
+                there = (weights[:, level : level + 1] > 0).to(dtype)
+                present = (real & (batch.level >= level)).to(dtype)
+                e = weights[:, level : level + 1]
+            x = norm.over(layer(x, batch.edge_index, e, there), present, present.sum())
+            x = dropout(x, count)  # (V, H)
+        vertices = sum_readout(present, batch.ptr).clamp(min=1)  # (B, 1)
+        graph = torch.relu(self.hidden(sum_readout(x * present, batch.ptr) / vertices))  # (B, H)
         return self.output(self.dropout(graph, count))
+
+
+def pool_removed(
+    x: Float[Tensor, "V H"], batch: GraphBatch, there: Float[Tensor, "E 1"], level: int
+) -> Float[Tensor, "V H"]:
+    """The maximum over each vertex and its neighbours that leave after a level; x is positive."""
+    col = batch.edge_index[1]
+    leaves = there * (batch.level[col] == level).to(x.dtype)
+    return torch.maximum(x, graph_maximum(leaves * x[col], edge_offsets(batch)))
 
 
 # DGCNN (Zhang et al., "An End-to-End Deep Learning Architecture for Graph Classification").
@@ -339,21 +373,13 @@ class DGCNN(nn.Module):
         super().__init__()
         vertices = max(10, round(size_percentiles[round(100 * keep)]))
         sizes = [features, *[hidden] * layers, 1]
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
-        self.sort = SortAggregation(k=vertices)
-        self.width = layers * hidden + 1
-        self.reading = nn.Sequential(
-            nn.Conv1d(1, 16, self.width, stride=self.width),  # one step for each vertex
-            nn.ReLU(),
-            nn.MaxPool1d(2),
-            nn.Conv1d(16, 32, 5),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(32 * (vertices // 2 - 4), 128),
-            nn.ReLU(),
-        )
+        self.linears = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
+        self.vertices = vertices
+        self.each = Linear(layers * hidden + 1, 16)  # a convolution with a step for each vertex
+        self.window = Linear(5 * 16, 32)  # a convolution of height 5
+        self.dense = Linear(32 * (vertices // 2 - 4), 128)
         self.dropout = Dropout(0.5)
-        self.output = nn.Linear(128, outputs)
+        self.output = Linear(128, outputs)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
@@ -365,12 +391,34 @@ class DGCNN(nn.Module):
             y = linear(x)
             x = torch.tanh(share * (sum_neighbours(y, batch.edge_index) + y))
             vectors.append(x)
-        owner, graphs = owners(batch.ptr, len(x)), batch.ptr.numel() - 1
-        rows = torch.cat(vectors, dim=1)  # (V, width)
-        sorted_rows = rows.new_zeros(graphs, self.sort.k * rows.shape[1])  # (B, k · width)
-        if len(rows):  # PyG's sorting needs a vertex
-            sorted_rows = self.sort(rows, owner, dim_size=graphs)
-        return self.output(self.dropout(self.reading(sorted_rows[:, None]), batch.ptr[-1]))
+        rows = first_by_last_channel(torch.cat(vectors, dim=1), batch.ptr, self.vertices)
+        y = torch.relu(self.each(rows.flatten(0, 1))).unflatten(0, rows.shape[:2])  # (B, k, 16)
+        y = y[:, : self.vertices // 2 * 2].unflatten(1, (-1, 2)).amax(2)  # (B, k // 2, 16)
+        y = y.unfold(1, 5, 1).flatten(2)  # (B, k // 2 − 4, 80)
+        y = torch.relu(self.window(y.flatten(0, 1))).unflatten(0, y.shape[:2]).flatten(1)
+        return self.output(self.dropout(torch.relu(self.dense(y)), batch.ptr[-1]))
+
+
+def first_by_last_channel(
+    x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"], k: int
+) -> Float[Tensor, "B k F"]:
+    """Each graph's k vertices with the largest last channel, descending; zeros where it has less.
+
+    Example:
+        >>> x = torch.tensor([[1.0], [3.0], [2.0], [4.0]])
+        >>> first_by_last_channel(x, torch.tensor([0, 3, 4]), 2)
+        tensor([[[3.],
+                 [2.]],
+        <BLANKLINE>
+                [[4.],
+                 [0.]]])
+    """
+    order = x[:, -1].detach().argsort(descending=True, stable=True)
+    order = order[owners(ptr, len(x))[order].argsort(stable=True)]  # graph by graph
+    place = ptr[:-1, None] + torch.arange(k, device=ptr.device)  # (B, k)
+    place = torch.where(place < ptr[1:, None], place, len(x))  # the last row is of zeros
+    order = nn.functional.pad(order, (0, 1), value=len(x))
+    return nn.functional.pad(x, (0, 0, 0, 1))[order[place]]
 
 
 # DiffPool (Ying et al., "Hierarchical Graph Representation Learning with Differentiable Pooling",
@@ -387,10 +435,10 @@ class SAGEBlock(nn.Module):
     def __init__(self, features: int, hidden: int, size: int) -> None:
         super().__init__()
         sizes = [(features, hidden), (hidden, hidden), (hidden, hidden)]
-        self.own = nn.ModuleList(nn.Linear(a, b) for a, b in sizes)
-        self.others = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in sizes)
+        self.own = nn.ModuleList(Linear(a, b) for a, b in sizes)
+        self.others = nn.ModuleList(Linear(a, b, bias=False) for a, b in sizes)
         self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in sizes)
-        self.last = nn.Linear(3 * hidden, size)
+        self.last = Linear(3 * hidden, size)
 
     def forward(
         self, x: Float[Tensor, "K F"], mean: Mean, count: Int[Tensor, ""]
@@ -452,17 +500,21 @@ class DiffPool(MemoryLimited):
         levels = [graph_maximum(z, batch.ptr)]
         x = pool(s, z, batch.ptr)
         a = align_adjacency(s, batch.edge_index, batch.ptr, canonical=True)
-        entries = batch.ptr.diff().square().sum()
-        edges = s.new_tensor(batch.edge_index.shape[1])
-        side = side_losses(s, a, pool(s, s, batch.ptr), edges, entries)
+        sizes, count = batch.ptr.diff(), batch.ptr[-1]
+        edges = (batch.edge_index[0] < count).sum()  # without padding
+        side = side_losses(s, a, pool(s, s, batch.ptr), edges, sizes.square().sum(), count)
+        places = torch.arange(1, len(sizes) + 1, device=sizes.device)
+        graphs = torch.where(sizes > 0, places, 0).amax() if len(sizes) else count  # not padding
         for level, embed in enumerate(list(self.embed)[1:]):
-            z = dense(embed, x, a)  # (B, K, Z)
+            z = dense(embed, x, a, graphs)  # (B, K, Z)
             levels.append(z.amax(dim=1))
             if level + 1 < len(self.assign):
-                s = torch.softmax(dense(self.assign[level + 1], x, a), dim=2)  # (B, K, K')
-                squares, entries = a.square().sum(), a.new_tensor(a.numel())
+                s = torch.softmax(dense(self.assign[level + 1], x, a, graphs), dim=2)  # (B, K, K')
+                s = s * (places <= graphs)[:, None, None]
+                squares, k = a.square().sum(), a.shape[1]
                 x, a = s.mT @ z, s.mT @ a @ s
-                side = side + side_losses(s.flatten(0, 1), a, s.mT @ s, squares, entries)
+                flat = s.flatten(0, 1)
+                side = side + side_losses(flat, a, s.mT @ s, squares, graphs * k * k, graphs * k)
         y = self.head(torch.cat(levels, dim=1))
         return carry(y, side) if self.training else y
 
@@ -474,24 +526,30 @@ class DiffPool(MemoryLimited):
 
 
 def dense(
-    block: nn.Module, x: Float[Tensor, "B K F"], a: Float[Tensor, "B K K"]
+    block: nn.Module,
+    x: Float[Tensor, "B K F"],
+    a: Float[Tensor, "B K K"],
+    graphs: Int[Tensor, ""],
 ) -> Float[Tensor, "B K H"]:
-    """A block on clusters, which weigh their neighbours by the pooled adjacency matrix."""
+    """A block on clusters, which weigh their neighbours by the pooled adjacency matrix.
+
+    Statistics are those of the first ``graphs`` graphs; those after them are padding.
+    """
     total = a.sum(dim=2, keepdim=True).clamp(min=1)  # (B, K, 1)
 
     def mean(flat: Tensor) -> Tensor:
         return (a @ flat.unflatten(0, x.shape[:2]) / total).flatten(0, 1)
 
-    count = torch.tensor(x.shape[0] * x.shape[1], device=x.device)
-    return block(x.flatten(0, 1), mean, count).unflatten(0, x.shape[:2])
+    return block(x.flatten(0, 1), mean, graphs * x.shape[1]).unflatten(0, x.shape[:2])
 
 
 def side_losses(
     s: Float[Tensor, "V K"],
     pooled: Float[Tensor, "B K K"],
     overlap: Float[Tensor, "B K K"],
-    squares: Float[Tensor, ""],
-    entries: Tensor,
+    squares: Shaped[Tensor, ""],
+    entries: Int[Tensor, ""],
+    rows: Int[Tensor, ""],
 ) -> Float[Tensor, ""]:
     r"""Link prediction and entropy of an assignment.
 
@@ -503,17 +561,25 @@ def side_losses(
         overlap: SᵀS of each graph.
         squares: ‖A‖² over all graphs.
         entries: number of entries of all A.
+        rows: number of rows of s that count; those after them are padding.
     """
     trace = pooled.diagonal(dim1=1, dim2=2).sum()
     link = (squares - 2 * trace + overlap.square().sum()).clamp(min=1e-12).sqrt()
     entropy = -(s * torch.log(s + 1e-15)).sum(dim=1)
-    return link / entries.clamp(min=1) + entropy.sum() / max(len(s), 1)
+    counted = torch.where(torch.arange(len(s), device=s.device) < rows, entropy, 0.0)
+    return link / entries.clamp(min=1) + counted.sum() / rows.clamp(min=1)
 
 
 class _Carry(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, outputs: Tensor, loss: Tensor) -> Tensor:
-        return outputs.view_as(outputs)
+    def forward(outputs: Tensor, loss: Tensor) -> Tensor:
+        return outputs.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:

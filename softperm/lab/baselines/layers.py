@@ -17,7 +17,7 @@ from softperm.data.collection import GraphBatch, prepare
 from softperm.nn.permutation import structure
 from softperm.ops.dropout import mix
 from softperm.ops.layers import Linear, VertexBatchNorm
-from softperm.ops.ragged import graph_maximum, pool, propagate
+from softperm.ops.ragged import graph_maximum, pool, propagate, row_offsets_op
 
 Neighbours = Callable[[Float[Tensor, "V F"], Int[Tensor, "2 E"]], Float[Tensor, "V F"]]
 """Aggregates the vectors of each vertex's neighbours; edges are canonical."""
@@ -102,6 +102,11 @@ def degree(x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"]) -> Float[Ten
     return propagate(torch.ones_like(x[:, :1]), edge_index, canonical=True)
 
 
+def edge_offsets(batch: GraphBatch) -> Int[Tensor, " V1"]:
+    """Where the edges of each vertex begin: readouts with it aggregate edges to vertices."""
+    return row_offsets_op(batch.edge_index[None], batch.structure.shape[0], True)[0]
+
+
 def sum_readout(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B F"]:
     """The sum over each graph's vertices."""
     return pool(torch.ones_like(x[:, :1]), x, ptr)[:, 0]
@@ -132,9 +137,8 @@ def edge_conditioned_sum(
         h: hidden units of each edge.
         weight: the matrix of each hidden unit.
     """
-    row, col = edge_index
-    ptr = torch.searchsorted(row.contiguous(), torch.arange(len(x) + 1, device=row.device))
-    received = pool(h, x[col], ptr)  # (V, U, F)
+    ptr = row_offsets_op(edge_index[None], len(x), True)[0]
+    received = pool(h, x[edge_index[1]], ptr)  # (V, U, F)
     return received.flatten(1) @ weight.flatten(0, 1)
 
 
@@ -142,7 +146,7 @@ def mlp(*sizes: int) -> nn.Sequential:
     """Linear layers of these sizes, with a ReLU after all but the last."""
     layers: list[nn.Module] = []
     for a, b in pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
+        layers += [Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 

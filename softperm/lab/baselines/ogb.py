@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
-from torch_geometric.nn import PNAConv
-from torch_geometric.nn.aggr import SoftmaxAggregation
 from torch_geometric.utils import subgraph, to_dense_adj
 
-from softperm.data.collection import GraphBatch, prepare
+from softperm.data.collection import Collection, GraphBatch, prepare
 from softperm.lab.baselines.layers import (
     Dropout,
     MemoryLimited,
@@ -25,13 +24,14 @@ from softperm.lab.baselines.layers import (
     VertexMLP,
     degree,
     edge_features,
+    edge_offsets,
     mean_readout,
     mlp,
     sum_readout,
     vertex_features,
 )
-from softperm.ops.layers import VertexBatchNorm
-from softperm.ops.ragged import owners
+from softperm.ops.layers import Linear, VertexBatchNorm, linear
+from softperm.ops.ragged import graph_maximum, owners
 
 
 class Molecular(nn.Module):
@@ -61,7 +61,7 @@ class Molecular(nn.Module):
         readout: Readout = mean_readout,
     ) -> None:
         super().__init__()
-        self.embed = nn.Linear(features, hidden, bias=False)
+        self.embed = Linear(features, hidden, bias=False)
         self.rounds = nn.ModuleList(rounds)
         self.norms = nn.ModuleList(VertexBatchNorm(hidden) for _ in rounds)
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in rounds)
@@ -96,8 +96,8 @@ class GCNRound(nn.Module):
 
     def __init__(self, hidden: int, edge_size: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(hidden, hidden)
-        self.edge = nn.Linear(edge_size, hidden, bias=False)
+        self.linear = Linear(hidden, hidden)
+        self.edge = Linear(edge_size, hidden, bias=False)
         self.root = nn.Parameter(torch.randn(hidden))
 
     def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
@@ -108,7 +108,7 @@ class GCNRound(nn.Module):
         e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
         message = norm[row] * norm[col] * torch.relu(x[col] + e)
         own = norm.square() * torch.relu(x + self.root)
-        return own.index_add(0, row, message)
+        return own + sum_readout(message, edge_offsets(batch))
 
 
 class GINRound(nn.Module):
@@ -120,15 +120,15 @@ class GINRound(nn.Module):
 
     def __init__(self, hidden: int, edge_size: int) -> None:
         super().__init__()
-        self.edge = nn.Linear(edge_size, hidden, bias=False)
+        self.edge = Linear(edge_size, hidden, bias=False)
         self.eps = nn.Parameter(torch.zeros(()))
         self.mlp = VertexMLP([hidden, 2 * hidden, hidden], plain_last=True)
 
     def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
         """The vectors after one round."""
-        row, col = batch.edge_index
         e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
-        total = ((1 + self.eps) * x).index_add(0, row, torch.relu(x[col] + e))
+        sent = torch.relu(x[batch.edge_index[1]] + e)
+        total = (1 + self.eps) * x + sum_readout(sent, edge_offsets(batch))
         return self.mlp(total, batch.ptr[-1])
 
 
@@ -144,7 +144,7 @@ def ogb_example(
 ) -> Molecular:
     """A network of OGB's examples: rounds of one kind, mean readout, a linear layer."""
     rounds = [layer(hidden, edge_size) for _ in range(layers)]
-    head = nn.Linear(hidden, outputs)
+    head = Linear(hidden, outputs)
     frame = {"dropout": dropout, "residual": False, "relu_last": False}
     return Molecular(features, hidden, rounds, head, **frame)
 
@@ -156,49 +156,43 @@ gin_with_edges = partial(ogb_example, GINRound)
 # PNA (Corso et al., "Principal Neighbourhood Aggregation for Graph Nets", NeurIPS 2020).
 
 
-AGGREGATORS = ["mean", "min", "max", "std"]
-SCALERS = ["identity", "amplification", "attenuation"]
-TOWERS = 4  # groups of channels, each with its own messages; a divisor of H
-
-
 class PNARound(nn.Module):
-    r"""One round: four aggregators, each scaled in three ways by the degree.
+    r"""One round: four aggregators of the neighbours, each scaled in three ways by the degree.
 
-    .. math:: \bigoplus = \big[1, \tfrac{\log(d + 1)}{\delta}, \tfrac{\delta}{\log(d + 1)}\big]
-        \otimes [\mu, \min, \max, \sigma]
+    .. math:: x_i' = W \Big(\big[1, \tfrac{\log(d + 1)}{\delta}, \tfrac{\delta}{\log(d + 1)}\big]
+        \otimes [\mu, \min, \max, \sigma]\Big) + b
 
-    δ is the mean of log(d + 1) over the training vertices. Messages are linear in both ends and
-    the edge's features; towers share the work, and the paper's number of them varies.
+    δ is the mean of log(d + 1) over the training vertices. For ogbg-molhiv the authors use this
+    layer, which has neither towers nor edge features: the network has their 326,081 parameters.
 
     Args:
         degree_counts: number of training vertices with degree 0, 1, 2, …
     """
 
-    def __init__(self, hidden: int, edge_size: int, degree_counts: Sequence[int]) -> None:
+    scale: Tensor
+
+    def __init__(self, hidden: int, degree_counts: Sequence[int]) -> None:
         super().__init__()
-        known = degree_counts if any(degree_counts[1:]) else (0, 1)
-        counts = torch.tensor(known, device="cpu")  # PNAConv reads them, also if built on meta
-        self.convolution = PNAConv(
-            hidden,
-            hidden,
-            AGGREGATORS,
-            SCALERS,
-            counts,
-            edge_dim=hidden,
-            towers=TOWERS,
-            divide_input=True,
-        )
-        self.edge = nn.Linear(edge_size, hidden, bias=False)
+        counts = torch.tensor(degree_counts, dtype=torch.float64, device="cpu")
+        logs = torch.log1p(torch.arange(len(counts), dtype=torch.float64, device="cpu"))
+        mean = float((counts * logs).sum() / counts.sum().clamp(min=1)) or 1.0
+        self.register_buffer("scale", torch.tensor(mean))
+        self.update = Linear(12 * hidden, hidden)
 
     def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
         """The vectors after one round."""
-        e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
-        return self.convolution(x, batch.edge_index.flip(0), e)  # PyG: first row sends
+        sent, offsets = x[batch.edge_index[1]], edge_offsets(batch)  # (E, H)
+        mean = mean_readout(sent, offsets)
+        spread = mean_readout(sent.square(), offsets) - mean.square()
+        std = (torch.relu(spread) + 1e-5).sqrt()
+        extremes = -graph_maximum(-sent, offsets), graph_maximum(sent, offsets)
+        values = torch.cat([mean, *extremes, std], dim=1)  # (V, 4 H)
+        amplified = torch.log1p(degree(x, batch.edge_index).clamp(min=1)) / self.scale  # (V, 1)
+        return self.update(torch.cat([values, values * amplified, values / amplified], dim=1))
 
 
 def pna(
     features: int,
-    edge_size: int,
     outputs: int,
     degree_counts: Sequence[int],
     *,
@@ -207,7 +201,7 @@ def pna(
     dropout: float = 0.3,
 ) -> Molecular:
     """The frame for molecules with rounds of :class:`PNARound`."""
-    rounds = [PNARound(hidden, edge_size, degree_counts) for _ in range(layers)]
+    rounds = [PNARound(hidden, degree_counts) for _ in range(layers)]
     head = narrowing_head(hidden, outputs)
     return Molecular(features, hidden, rounds, head, dropout=dropout, residual=True)
 
@@ -216,39 +210,33 @@ def pna(
 
 
 class DGNRound(nn.Module):
-    r"""One round: the mean, and the average and derivative along a field on the graph.
+    r"""One round: mean, maximum and minimum, and average and derivative along a field on the graph.
 
     .. math:: F_{ij} = \phi_j - \phi_i, \quad \hat F_{ij} = F_{ij} / \textstyle\sum_j |F_{ij}|,
-        \quad x_i' = W \big[\text{mean}_j m_{ij}, \; \sum_j |\hat F_{ij}| m_{ij}, \;
-        \big|\sum_j \hat F_{ij} (m_{ij} - x_i)\big|\big]
+        \quad x_i' = W \big[\mu, \max, \min, \; \big|\sum_j \hat F_{ij} (x_j - x_i)\big|,
+        \; \sum_j |\hat F_{ij}| x_j\big] + b
 
-    φ is the first non-trivial eigenvector of the Laplacian; its sign does not matter to any of the
-    three. Left open by the paper: messages are linear in both ends and the edge's features; the
-    Laplacian is D − A; in a graph of several parts φ belongs to the smallest eigenvalue above 0 of
-    all parts; without edges the field is 0. Where that eigenvalue is multiple (in very symmetric
-    graphs) φ is not determined by the graph, and neither are the outputs: this is the method's own.
+    φ is the first non-trivial eigenvector of the Laplacian; its sign does not matter. For
+    ogbg-molhiv the authors use this layer, which has no edge features: the network has their
+    114,065 parameters. Left open by the paper: the Laplacian is D − A; in a graph of several parts
+    φ belongs to the smallest eigenvalue above 0 of all parts; without edges the field is 0. Where
+    that eigenvalue is multiple (in very symmetric graphs) φ is not determined by the graph, and
+    neither are the outputs: this is the method's own.
     """
 
-    def __init__(self, hidden: int, edge_size: int) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.message = nn.Linear(2 * hidden, hidden)
-        self.edge = nn.Linear(edge_size, hidden, bias=False)
-        self.update = nn.Linear(4 * hidden, hidden)
+        self.update = Linear(5 * hidden, hidden)
 
     def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
         """The vectors after one round; ``batch.directions`` holds the field (E, 1)."""
         row, col = batch.edge_index
-        field = batch.directions.to(x.dtype)
-        e = self.edge(edge_features(batch).to(x.dtype))  # (E, H)
-        message = torch.relu(self.message(torch.cat([x[row], x[col]], dim=1)) + e)
-
-        def gather(values: Tensor) -> Tensor:
-            return torch.zeros_like(x).index_add(0, row, values)
-
-        mean = gather(message) / degree(x, batch.edge_index).clamp(min=1)
-        smooth = gather(field.abs() * message)
-        slope = gather(field * (message - x[row])).abs()
-        return self.update(torch.cat([x, mean, smooth, slope], dim=1))
+        field, offsets = batch.directions.to(x.dtype), edge_offsets(batch)
+        sent = x[col]  # (E, H)
+        slope = sum_readout(field * (sent - x[row]), offsets).abs()
+        smooth = sum_readout(field.abs() * sent, offsets)
+        extremes = graph_maximum(sent, offsets), -graph_maximum(-sent, offsets)
+        return self.update(torch.cat([mean_readout(sent, offsets), *extremes, slope, smooth], 1))
 
 
 class DGN(Molecular, MemoryLimited):
@@ -260,23 +248,24 @@ class DGN(Molecular, MemoryLimited):
     def __init__(
         self,
         features: int,
-        edge_size: int,
         outputs: int,
         *,
         hidden: int = 70,
         layers: int = 4,
         dropout: float = 0.3,
     ) -> None:
-        rounds = [DGNRound(hidden, edge_size) for _ in range(layers)]
+        rounds = [DGNRound(hidden) for _ in range(layers)]
         head = narrowing_head(hidden, outputs)
         super().__init__(features, hidden, rounds, head, dropout=dropout, residual=True)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
-        """The outputs of each graph of a batch."""
+        """The outputs of each graph of a batch; without ``phi`` the eigenvectors are computed."""
         batch = copy(prepare(batch))
-        self.check_memory(batch)
-        phi = first_eigenvector(batch.edge_index, batch.ptr)
-        batch.directions = directions(phi, batch.edge_index)
+        phi = getattr(batch, "phi", None)
+        if phi is None:
+            self.check_memory(batch)
+            phi = first_eigenvector(batch.edge_index, batch.ptr)
+        batch.directions = directions(phi, batch.edge_index, edge_offsets(batch))
         return super().forward(batch)
 
     def needed(self, batch: GraphBatch) -> int:
@@ -285,14 +274,19 @@ class DGN(Molecular, MemoryLimited):
         return int((counts * widths.square() * 32).max()) if len(widths) else 0
 
 
+def with_eigenvectors(collection: Collection) -> Collection:
+    """A collection whose batches have ``phi``, the eigenvectors that DGN would else compute."""
+    phi = collection.map_vertices(lambda part: first_eigenvector(part.edges, part.ptr))
+    return replace(collection, extra={**collection.extra, "phi": phi})
+
+
 def directions(
-    phi: Float64[Tensor, " V"], edge_index: Int[Tensor, "2 E"]
+    phi: Float64[Tensor, " V"], edge_index: Int[Tensor, "2 E"], offsets: Int[Tensor, " V1"]
 ) -> Float64[Tensor, "E 1"]:
     """The normalised field of each edge; 0 at a vertex whose neighbours all equal it."""
     row, col = edge_index
-    field = phi[col] - phi[row]  # (E,)
-    total = torch.zeros_like(phi).index_add(0, row, field.abs())  # (V,)
-    return (field / (total[row] + 1e-8))[:, None]
+    field = (phi[col] - phi[row])[:, None]  # (E, 1)
+    return field / (sum_readout(field.abs(), offsets)[row] + 1e-8)
 
 
 def first_eigenvector(
@@ -368,7 +362,7 @@ class PHMLinear(nn.Module):
     def forward(self, x: Float[Tensor, "V F"]) -> Float[Tensor, "V H"]:
         """The layer's outputs."""
         whole = torch.einsum("nij,nkl->ikjl", self.rule, self.weight)  # (n, H / n, n, F / n)
-        return nn.functional.linear(x, whole.flatten(0, 1).flatten(1), self.bias)
+        return linear(x, whole.flatten(0, 1).flatten(1), self.bias)
 
 
 class PHCRound(nn.Module):
@@ -387,18 +381,20 @@ class PHCRound(nn.Module):
 
     def __init__(self, n: int, hidden: int, edge_size: int) -> None:
         super().__init__()
-        self.edge = nn.Linear(edge_size, hidden, bias=False)
-        self.softmax = SoftmaxAggregation(learn=True)
+        self.edge = Linear(edge_size, hidden, bias=False)
+        self.beta = nn.Parameter(torch.ones(()))
         self.inner = PHMLinear(n, hidden, hidden)
         self.norm = VertexBatchNorm(hidden, relu=True)
         self.outer = PHMLinear(n, hidden, hidden)
 
     def forward(self, x: Float[Tensor, "V H"], batch: GraphBatch) -> Float[Tensor, "V H"]:
         """The vectors after one round."""
-        row, col = batch.edge_index
+        (row, col), offsets = batch.edge_index, edge_offsets(batch)
         sent = x[col] + self.edge(edge_features(batch).to(x.dtype))  # (E, H)
-        total = x + self.softmax(sent, row, dim_size=len(x))
-        return self.outer(self.norm(self.inner(total), batch.ptr[-1]))
+        scores = self.beta * sent
+        share = torch.exp(scores - graph_maximum(scores.detach(), offsets)[row])
+        received = sum_readout(share * sent, offsets) / (sum_readout(share, offsets) + 1e-16)
+        return self.outer(self.norm(self.inner(x + received), batch.ptr[-1]))
 
 
 class AttentionReadout(nn.Module):
@@ -431,7 +427,7 @@ def phc_gnn(
     """The frame for molecules with rounds of :class:`PHCRound` and the paper's readout."""
     n = components
     rounds = [PHCRound(n, hidden, edge_size) for _ in range(layers)]
-    head = nn.Sequential(PHMLinear(n, hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    head = nn.Sequential(PHMLinear(n, hidden, hidden), nn.ReLU(), Linear(hidden, outputs))
     readout = AttentionReadout(n, hidden)
     frame = {"dropout": dropout, "residual": True}
     return Molecular(features, hidden, rounds, head, readout=readout, **frame)

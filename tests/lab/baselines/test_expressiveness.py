@@ -8,7 +8,7 @@ from samples import collect
 from softperm.lab.systems import SYSTEMS
 from softperm.ops.layers import VertexBatchNorm
 
-ONE_WL = ["gin", "graphsage", "gcn", "dgcnn", "diffpool", "ecc", "gcn-edges", "gin-edges", "pna"]
+ONE_WL = ["gin", "graphsage", "gcn", "dgcnn", "diffpool", "gcn-edges", "gin-edges", "pna"]
 ONE_WL += ["phc-gnn", "mpnn", "structure-free"]
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")

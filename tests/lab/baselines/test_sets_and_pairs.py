@@ -11,7 +11,7 @@ from samples import collect, double, plain_graph
 from torch.testing import assert_close
 
 from softperm.lab.baselines.classification import DiffPool
-from softperm.lab.baselines.layers import TooLarge
+from softperm.lab.baselines.layers import TooLarge, edge_offsets
 from softperm.lab.baselines.ogb import DGN, PHMLinear, directions, first_eigenvector
 from softperm.lab.baselines.qm9 import (
     DTNN,
@@ -116,7 +116,8 @@ def test_the_first_eigenvector_solves_its_equation():
 
 def test_the_field_weighs_neighbours_by_one_in_all_and_points_both_ways():
     path = collect([nx.path_graph(6)]).batch(torch.tensor([0]))
-    field = directions(first_eigenvector(path.edge_index, path.ptr), path.edge_index)[:, 0]
+    phi = first_eigenvector(path.edge_index, path.ptr)
+    field = directions(phi, path.edge_index, edge_offsets(path))[:, 0]
     total = torch.zeros(6, dtype=torch.float64).index_add(0, path.edge_index[0], field.abs())
     assert_close(total, torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-6)
     signs = {(u, v): s for (u, v), s in zip(path.edge_index.T.tolist(), field.sign(), strict=True)}
@@ -160,7 +161,7 @@ def test_with_positions_only_distances_count(name):
 def test_a_positioned_batch_holds_each_graphs_own_positions():
     here = placed(GRAPHS, np.eye(3))
     batch = here.batch(torch.tensor([3, 0]))
-    own = torch.cat([here.position[here.ptr[i] : here.ptr[i + 1]] for i in (3, 0)])
+    own = torch.cat([here.extra["pos"][here.ptr[i] : here.ptr[i + 1]] for i in (3, 0)])
     assert_close(batch.pos, own)
     pairs = all_pairs(batch)
     assert_close(euclidean_distance(batch, pairs)[0], (own[0] - own[1]).norm())
@@ -172,7 +173,7 @@ LARGE = {
     "PPGN": lambda: PPGN(1, 1, 1),
     "1-2-3-GNN": lambda: HierarchicalGNN(1, 1, 1, set_size=3),
     "DiffPool with 10 clusters": lambda: DiffPool(1, 40, 1, hidden=8, embedding=8),
-    "DGN": lambda: DGN(1, 1, 1, hidden=8, layers=2),
+    "DGN": lambda: DGN(1, 1, hidden=8, layers=2),
 }
 
 
