@@ -57,7 +57,8 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
                 yield stream
             put_in_place(beside, path)
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only file system another error is raised
+            beside.unlink()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -53,6 +53,19 @@ def test_threads_that_write_one_file_leave_the_content_of_one_of_them(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_on_a_read_only_file_system_the_error_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "open", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(OSError, match="Read-only file system") as caught:
+        write_atomically(tmp_path / "card.md", "content")
+    assert caught.value.filename == str(tmp_path / "card.md")
+
+
 HOLDS_A_LOCK = """
 import errno, fcntl, sys, time
 from pathlib import Path

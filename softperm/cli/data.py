@@ -135,13 +135,13 @@ def show(
 
 def _pictures(dataset: Dataset, out: Path) -> list[Path]:
     from softperm.data.datasets.statistics import histograms
-    from softperm.explore.plots import drawings
+    from softperm.explore.plots import drawings, save
 
     ready_folder(out)
     figures = {"histograms": histograms(dataset), "graphs": drawings(dataset)}
     paths = [out / f"{dataset.name}-{what}.png" for what in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
-        figure.savefig(path, dpi=120)
+        save(figure, path, dpi=120)
     return paths
 
 

@@ -200,7 +200,7 @@ def _write_curve(out: Path, curve: Sequence[Epoch], best_epoch: int, data: Train
     from softperm.explore import plots
 
     with plots.drawing("the training curve"):
-        plots.save(plots.training_curve(curve, best_epoch, data.task), out / "curve")
+        plots.save(plots.training_curve(curve, best_epoch, data.task), out / "curve.png")
     text = io.StringIO()
     named = {"validation_score": f"validation_{data.task.metric}"}
     rows = [{named.get(k, k): v for k, v in asdict(epoch).items()} for epoch in curve]
@@ -230,7 +230,7 @@ def _draw_some(estimator: PiGNNEstimator, data: TrainingData, folder: Path) -> i
         with plots.drawing(f"graph {name}"):
             graph = slice_graph(place, c.ptr, c.edge_ptr, c.edge_index, weights)
             figure = plots.alignment(graph, d.numpy(), title=f"graph {name}")
-            plots.save(figure, folder / f"graph-{name if numbered else place + 1}")
+            plots.save(figure, folder / f"graph-{name if numbered else place + 1}.png")
     return len(chosen)
 
 

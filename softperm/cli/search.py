@@ -146,9 +146,10 @@ def _json(ids: Any, results: list[Any]) -> str:
 
 def _draw(index: Any, query: Any, name: str, result: Any, path: Path) -> None:
     from softperm.explore.matches import draw_matches
+    from softperm.explore.plots import save
 
     hits = [
         (index.graph(hit.id), f"{hit.id}\ndistance {hit.distance:g}", hit.matching)
         for hit in result.hits[:PICTURED]
     ]
-    draw_matches(query, f"{name}\nquery", hits).savefig(path, dpi=150)
+    save(draw_matches(query, f"{name}\nquery", hits), path)

@@ -43,7 +43,7 @@ def demo(
     echo("1. Two graphs, aligned. A network learns to tell barbells from lollipops.")
     pair = alignment.run()
     title = f"Two graphs: alike to {pair.before:.1%} as numbered, to {pair.after:.1%} aligned"
-    plots.save(plots.aligned_pair(pair.graphs, pair.permutations, title), out / "alignment")
+    plots.save(plots.aligned_pair(pair.graphs, pair.permutations, title), out / "alignment.png")
     echo(
         f"   It is right on {pair.accuracy:.0%} of graphs it has not seen. The adjacency matrices "
         f"of two barbells,\n   numbered at random, are alike to {pair.before:.1%} (cosine); "

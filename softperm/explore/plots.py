@@ -44,11 +44,11 @@ def drawing(what: str) -> Iterator[None]:
         warnings.warn(f"{what} could not be drawn ({type(error).__name__}: {detail})", stacklevel=3)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG; ``path`` has no ending."""
+def save(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Writes a figure atomically, in the format of the path's ending; PNG if it has none."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150)
-    write_atomically(path.with_name(path.name + ".png"), content.getvalue())
+    figure.savefig(content, format=path.suffix[1:] or "png", dpi=dpi)
+    write_atomically(path, content.getvalue())
 
 
 def training_curve(curve: Sequence[Epoch], best_epoch: int, task: Task) -> Figure:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from softperm.data.datasets.catalogue import known_names
 from softperm.estimators.pignn import UNIFORM_ENTROPY
-from softperm.explore.plots import drawing, log_where_wide, plain_text
+from softperm.explore.plots import drawing, log_where_wide, plain_text, save
 from softperm.files import CSVWriter, write_atomically
 from softperm.lab.recipes import published, quoted, read_recipe
 from softperm.lab.records import Record, find_records
@@ -69,7 +69,7 @@ def write_report(
             figure = training_curves(group)
             if figure is not None:
                 save_small_png(figure, folder / f"curves-{dataset}.png")
-                figure.savefig(folder / f"curves-{dataset}.svg")
+                save(figure, folder / f"curves-{dataset}.svg")
             drawn[dataset] = figure
     _page(cells, drawn, title, missing, classes or {}).save(folder / "report.html")
     paths = {form: folder / name for form, (name, _) in texts.items()}

@@ -202,9 +202,10 @@ SCENARIOS: dict[str, Scenario] = {
         "predict IN/model IN/g.jsonl --out OUT/p --processes 1", tables, needs="pyarrow"
     ),
     "predict on a dataset": Scenario(
-        "predict IN/model TOY --data-root IN/root --out OUT/p.jsonl", digests("p.jsonl")
+        "predict IN/model TOY --data-root IN/root --out OUT/p.jsonl --processes 1",
+        digests("p.jsonl"),
     ),
-    "embed": Scenario("embed IN/model IN/g.jsonl --out OUT/e.npz", arrays("e.npz")),
+    "embed": Scenario("embed IN/model IN/g.jsonl --out OUT/e.npz --processes 1", arrays("e.npz")),
     "explain": Scenario(
         "explain IN/model IN/g.jsonl --out OUT/x.csv --graphs 1,2 --pictures OUT/x --deletion "
         "OUT/d.csv",
@@ -446,6 +447,11 @@ def available(name: str) -> bool:
     return needed is None or importlib.util.find_spec(needed) is not None
 
 
+def share(name: str, kills: int) -> int:
+    """How often a command is killed if a usual one is killed so many times."""
+    return -(-kills // (20 if SCENARIOS[name].rare else 1))
+
+
 def main() -> None:
     """Kills each command so many times and prints lines of JSON, several for each command."""
     import warnings
@@ -463,7 +469,7 @@ def main() -> None:
     chosen = [SCENARIOS[name] for name in options.commands]
     names = " ".join(f"{each.arguments} {each.start}" for each in chosen)
     make_inputs(options.folder / "inputs", names.replace("--data IN/", ""))
-    kills = {n: -(-options.kills // (20 if SCENARIOS[n].rare else 1)) for n in options.commands}
+    kills = {name: share(name, options.kills) for name in options.commands}
     parts = [(n, k) for k in range(0, options.kills, PART) for n in kills if k < kills[n]]
     before = options.counts.read_text().splitlines() if options.counts.exists() else []
     done = {json.loads(line)["seed"] for line in before}

@@ -1,7 +1,9 @@
 """``index`` and ``search``: from a table of molecules to look-alikes with two commands."""
 
 import csv
+import errno
 import json
+import os
 
 import matplotlib.image
 import networkx as nx
@@ -55,6 +57,23 @@ def test_a_table_of_molecules_becomes_a_picture_of_look_alikes_with_two_commands
     pixels = matplotlib.image.imread(picture)
     assert np.ptp(pixels) > 0.5  # something is drawn
     assert pixels.shape[1] > 3 * pixels.shape[0]  # the query and three hits in one row
+
+
+def test_a_full_disk_leaves_the_old_picture(library, monkeypatch):
+    picture, replace = library / "hits.png", os.replace
+
+    def full(source, target):
+        if target == picture:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    picture.write_bytes(b"old")
+    monkeypatch.setattr(os, "replace", full)
+    query, out = library / "query.csv", library / "hits.csv"
+    done = run_command("search", library / "lib.index", query, "--out", out, "--picture", picture)
+    assert done.exit_code == 2
+    assert f"error: {picture}: the disk is full" in done.output
+    assert picture.read_bytes() == b"old"
 
 
 def test_long_names_are_shortened_above_pictures():

@@ -265,10 +265,10 @@ def test_pictures_are_of_graphs_of_different_sizes(monkeypatch, tmp_path):
     path = write_json_lines(tmp_path / "g.jsonl", odd, kind=["ring", "clique", *NAMES, "ring"])
     assert run_command("train", path, "--out", out, *FAST).exit_code == 0
     (_, curve), *pictures = drawn
-    assert curve == "curve"
+    assert curve == "curve.png"
     assert len(pictures) == 6
-    assert "graph-1" in {name for _, name in pictures}  # as the file counts them
-    assert "graph-23" not in {name for _, name in pictures}  # too large to look at
+    assert "graph-1.png" in {name for _, name in pictures}  # as the file counts them
+    assert "graph-23.png" not in {name for _, name in pictures}  # too large to look at
     for figure, _ in pictures:
         titles = [axis.get_title() for axis in figure.axes]
         assert titles[:4] == ["graph", "soft permutation D", "adjacency A", "aligned DᵀAD"]

@@ -213,7 +213,7 @@ def test_features_have_the_names_of_the_settings(estimator):
 def test_pictures_show_the_contributions(estimator, tmp_path):
     graph = as_graph(GRAPHS[1])
     (explanation,) = estimator.explain([graph])
-    save(draw_explanation(graph, explanation, 1, "with a clique, $x"), tmp_path / "graph")
+    save(draw_explanation(graph, explanation, 1, "with a clique, $x"), tmp_path / "graph.png")
     pixels = matplotlib.image.imread(tmp_path / "graph.png")[..., :3]
     assert (pixels[..., 2] - pixels[..., 0]).max() > 0.3  # blue
     pytest.importorskip("rdkit")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,11 +29,12 @@ from softperm.data.datasets.splits import (
 )
 from softperm.data.datasets.store import Store, file_digest, open_store
 from softperm.errors import GraphError
-from softperm.files import exclusive, write_atomically
+from softperm.files import exclusive, seal, unseal, write_atomically
 from softperm.progress import Report, progress_bars, silent
 from softperm.pyg import Data
 from softperm.settings import StructuralFeatures
 
+_FEATURES = b"softperm features 1\n"
 _PAPER_WITHOUT_ATTRIBUTES = ("PROTEINS",)  # the paper's table lists 3 labels and no attribute
 
 
@@ -56,24 +56,24 @@ class FeatureStore:
             return graphs
         content = (self.fingerprint, settings.names, file_digest(Path(features.__file__)))
         key = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
-        path = self.folder / f"{self.name}-{key}.npy"
+        path = self.folder / f"{self.name}-{key}.features"
         with exclusive(path):
             known = _read_features(path, (len(graphs.structure), len(settings.names)))
             if known is None:
                 known = features.VertexFeatures(settings).extend(graphs).structure.numpy()
-                buffer = io.BytesIO()
-                np.save(buffer, known, allow_pickle=False)
-                write_atomically(path, buffer.getvalue())
+                write_atomically(path, seal(_FEATURES, known.tobytes()))
         return replace(graphs, structure=torch.from_numpy(known))
 
 
 def _read_features(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """The array of a file; None if there is none, or another one."""
+    """The array of a file; None if there is none, or if it is damaged."""
     try:
-        table = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        content = unseal(_FEATURES, path.read_bytes())
+    except OSError:
         return None
-    return table if table.shape == shape and table.dtype == np.float32 else None
+    if content is None or len(content) != 4 * shape[0] * shape[1]:
+        return None
+    return np.frombuffer(content, np.float32).reshape(shape).copy()
 
 
 @dataclass(frozen=True)

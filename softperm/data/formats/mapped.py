@@ -44,7 +44,16 @@ from softperm.data.datasets.prepared import (
     open_prepared,
 )
 from softperm.data.datasets.store import file_digest, open_store
-from softperm.data.formats.shards import ROWS, Shard, canonical_graph, read_shards, stem
+from softperm.data.formats.shards import (
+    ROWS,
+    Shard,
+    canonical_graph,
+    check_unchanged,
+    file_states,
+    is_shard_file,
+    read_shards,
+    stem,
+)
 from softperm.data.formats.tables import (
     MISSING,
     Record,
@@ -321,14 +330,17 @@ def prepare_file(
     ``processes``, one for each core by default, in parts of ``rows`` rows.
 
     Raises:
-        ValueError: the file cannot be used, or more than a tenth of its rows cannot be read.
+        ValueError: the file cannot be used, changed while it was read, or more than a tenth of its
+            rows cannot be read.
     """
     columns = {"smiles_column": smiles_column}
     open_shards = partial(read_shards, path, **columns, symmetrise=symmetrise, rows=rows)
     _check_header(path, open_shards, target)
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = [file for file in files if file.is_file() and is_shard_file(file)]
     progress("preparing graphs", 0, 1)
-    digests = [(str(f.relative_to(path)), file_digest(f)) for f in files if f.is_file()]
+    before = file_states(files)
+    digests = [(str(file.relative_to(path)), file_digest(file)) for file in files]
     options = [path.name, target, smiles_column, symmetrise, skip_empty, repr(fields), rows]
     code = [*map(file_digest, _CODE), version("rdkit") if find_spec("rdkit") else None]
     key = hashlib.sha256(json.dumps([digests, options, code]).encode()).hexdigest()[:16]
@@ -344,14 +356,21 @@ def prepare_file(
         prepared = open_if_complete(folder)
         if prepared is None:
             worker.folder.mkdir(parents=True, exist_ok=True)
-            count = _write_parts(worker, open_shards, strict, progress, processes)
+            try:
+                count = _write_parts(worker, open_shards, strict, progress, processes)
+                check_unchanged(before)
+            except ValueError:  # the parts may be of other content than the digests
+                shutil.rmtree(worker.folder, ignore_errors=True)
+                raise
             with workspace(folder) as work:
                 _join(worker, range(count), str(path), work)
                 shutil.rmtree(folder, ignore_errors=True)
                 os.replace(work, folder)
             prepared = open_prepared(folder)
         shutil.rmtree(worker.folder, ignore_errors=True)  # a killed process may have left it
-    return _mapped_file(prepared, path, open_shards, target, strict)
+    file = _mapped_file(prepared, path, open_shards, target, strict)
+    check_unchanged(before)  # words are read again
+    return file
 
 
 def _check_header(path: Path, open_shards: Callable[[], Any], target: Sequence[str] | None) -> None:

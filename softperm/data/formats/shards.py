@@ -14,12 +14,13 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from typing import Any, cast
 
 from softperm.data.archive import Archive
@@ -92,7 +93,8 @@ def read_shards(
         Shards. Where one ends depends on the file and on ``rows`` alone.
 
     Raises:
-        ValueError: the file cannot be used; the message names the file and the remedy.
+        ValueError: the file cannot be used, or changed while it was read; the message names the
+            file and the remedy.
     """
     path = Path(path)
     columns = {"smiles_column": smiles_column, "id_column": id_column}
@@ -103,7 +105,7 @@ def read_shards(
             path.stat()  # a missing file has no format
             source = _OneFile(path)
         if any(name.endswith("_A.txt") for name in source.names):
-            parts = _tu_parts(path, symmetrise, rows)
+            parts = _tu_parts(source, path, symmetrise, rows)
         else:
             parts = _parts(source, path, columns, rows)
         for number, (content, share, options) in enumerate(parts):
@@ -148,8 +150,38 @@ class _OneFile:
         return self.path.stat().st_size
 
 
-def _tu_parts(path: Path, symmetrise: bool, rows: int) -> Iterator[Part]:
+def is_shard_file(path: Path) -> bool:
+    """Whether a file has the ending of a format that is read piece by piece."""
+    return _ending(path.name) in READERS
+
+
+def file_states(files: Iterable[Path]) -> dict[Path, tuple[int, ...] | None]:
+    """Inode, size and time of change of each file; None for a pipe, which has no such state."""
+    stats = {path: path.stat() for path in files}
+    return {
+        path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) if S_ISREG(stat.st_mode) else None
+        for path, stat in stats.items()
+    }
+
+
+def check_unchanged(before: Mapping[Path, tuple[int, ...] | None]) -> None:
+    """Raises ValueError if a file was changed or replaced since :func:`file_states`."""
+    for path, state in file_states(before).items():
+        if state != before[path]:
+            raise ValueError(
+                f"{path} changed while it was read: run the command again when no other program "
+                "writes to it"
+            )
+
+
+def _tu_parts(
+    source: Archive | _OneFile, path: Path, symmetrise: bool, rows: int
+) -> Iterator[Part]:
+    prefixes = tuple(name.removesuffix("A.txt") for name in source.names if name.endswith("_A.txt"))
+    names = [name for name in source.names if name.startswith(prefixes)]
+    before = file_states([path / name for name in names] if path.is_dir() else [path])
     _, graphs, targets = read_tu_graphs(path, symmetrise)
+    check_unchanged(before)
     columns = {name: values.tolist() for name, values in targets.items()}
     for ids in batches(range(len(graphs)), rows):
         records = [
@@ -195,9 +227,11 @@ class _Files:
 
     def __iter__(self) -> Iterator[tuple[str, BufferedIOBase]]:
         for name in self.names:
+            before = file_states([self.path / name if self.path.is_dir() else self.path])
             with self.source.open(name) as stream:
                 self.current = name, stream
                 yield self.current
+            check_unchanged(before)
             self.before, self.current = self.before + self.source.size(name), None
 
     @property

@@ -23,6 +23,7 @@ from torch_geometric.utils import to_dense_adj, to_dense_batch
 from softperm.data.collection import Collection
 from softperm.data.datasets.synthetic import runtime_study
 from softperm.data.vocabulary import Vocabulary
+from softperm.explore.plots import save
 from softperm.files import write_atomically
 from softperm.lab.records import device_name, versions
 from softperm.lab.report import Page
@@ -237,8 +238,8 @@ def curves(over_n: list[Timing], over_p: list[Timing]) -> Figure:
 def write(over_n: list[Timing], over_p: list[Timing], folder: Path, device: str) -> Path:
     """Writes the figure as PNG and SVG, and the page; returns the page's path."""
     figure = curves(over_n, over_p)
-    figure.savefig(folder / "runtime.png", dpi=150)
-    figure.savefig(folder / "runtime.svg")
+    save(figure, folder / "runtime.png")
+    save(figure, folder / "runtime.svg")
     page = Page("Time of an epoch")
     page.paragraph(
         "200 Erdős–Rényi graphs of n vertices in two classes, batches of 64, one model; median "

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from softperm.data.collection import Collection
 from softperm.data.vocabulary import Vocabulary
 from softperm.distance import frobenius_matrix, joint_alignment
+from softperm.explore.plots import save
 from softperm.files import write_atomically
 from softperm.lab.baselines.layers import ReadoutGNN
 from softperm.lab.report import Page
@@ -479,8 +480,8 @@ def write(
     p = best_result(study).latent_vertices or 0
     drawn = {"curves": curves(study.results), "heat-maps": heat_maps(study, p)}
     for name, figure in drawn.items():
-        figure.savefig(folder / f"{name}.png", dpi=150)
-        figure.savefig(folder / f"{name}.svg")
+        save(figure, folder / f"{name}.png")
+        save(figure, folder / f"{name}.svg")
     count = len(study.distances)
     page = Page(title)
     page.paragraph(

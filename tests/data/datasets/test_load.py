@@ -251,11 +251,14 @@ def test_features_of_a_dataset_are_computed_once_and_again_if_their_file_is_dama
         graphs = dataset.feature_store.extend(dataset.collection, settings)
         assert torch.equal(graphs.structure, expected)
     assert len(computed) == 1
-    (path,) = (dataset.store.cache / "features").glob("*.npy")
-    path.write_bytes(path.read_bytes()[:-8])
-    again = dataset.feature_store.extend(dataset.collection, settings)
-    assert torch.equal(again.structure, expected)
+    (path,) = (dataset.store.cache / "features").glob("*.features")
+    sound = path.read_bytes()
+    for damaged in (sound[:-8], sound[:-8] + bytes([sound[-8] ^ 1]) + sound[-7:]):
+        path.write_bytes(damaged)
+        again = dataset.feature_store.extend(dataset.collection, settings)
+        assert torch.equal(again.structure, expected)
+        assert path.read_bytes() == sound
     dataset.feature_store.extend(dataset.collection, StructuralFeatures(walks=5))
-    assert len(computed) == 3, "damaged, and other features"
+    assert len(computed) == 4, "damaged twice, and other features"
     plain = dataset.feature_store.extend(dataset.collection, StructuralFeatures())
     assert plain is dataset.collection

@@ -167,6 +167,28 @@ def test_parts_of_a_killed_process_are_used(tmp_path, cache, monkeypatch):
     assert not list((cache / "prepared").glob("*.parts"))
 
 
+@pytest.mark.parametrize("step", ["_write_parts", "_mapped_file"])
+def test_a_file_that_is_replaced_while_it_is_prepared_is_refused(step, tmp_path, monkeypatch):
+    """Nothing of its new content is used for the old one."""
+    path = table(tmp_path / "m.csv", word=COLUMNS["word"])
+    other = table(tmp_path / "other.csv", word=COLUMNS["word"][::-1])
+    old, real = path.read_bytes(), getattr(mapped, step)
+
+    def replaced(*arguments):
+        other.replace(path)
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped, step, replaced)
+        with pytest.raises(ValueError, match=r"m\.csv changed while it was read: run the command"):
+            prepare_file(path, rows=16, processes=1)
+    path.write_bytes(old)
+    found = prepare_file(path, rows=16, processes=1)
+    assert [None if w == "NA" else w for w in found.targets["word"]] == [
+        None if w == "NA" else w for w in COLUMNS["word"]
+    ]
+
+
 def test_parts_of_a_process_killed_at_its_end_are_removed(tmp_path, cache):
     path = table(tmp_path / "m.csv", whole=COLUMNS["whole"])
     prepare_file(path, rows=16, processes=1)

@@ -54,6 +54,18 @@ def test_compressed_tables_are_read_in_pieces(tmp_path, ending, opened):
     assert pieces[-1].share == 1
 
 
+@pytest.mark.parametrize("name", ["t.csv", "."])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, name):
+    file = tmp_path / "t.csv"
+    file.write_text(TABLE)
+    pieces = read_shards(tmp_path / name, rows=10)
+    next(pieces)
+    with file.open("a") as stream:
+        stream.write("C,another,1\n")
+    with pytest.raises(ValueError, match=r"t\.csv changed while it was read: run the command ag"):
+        list(pieces)
+
+
 def test_a_folder_of_tables_is_one_table(tmp_path):
     lines = TABLE.replace('\n"', '"').splitlines()
     for k in range(3):
