@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Three workers on two cores: some tests wait for processes that they started.
 WORKERS ?= 3
-PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Bytecode is cached even if the shell disables it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=

@@ -11,6 +11,8 @@ import jaxtyping
 import pytest
 import shape_checks
 
+for threads in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")  # tests run side by side, and Ray's machines have one core
 sys.modules["outdated"] = None  # type: ignore[assignment]  # ogb would ask the network for newer versions
 jaxtyping.jaxtyped = shape_checks.jaxtyped
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for commands that a shell runs with &
