@@ -528,7 +528,9 @@ class HierarchicalGNN(MemoryLimited):
 
     A set begins with its isomorphism type and the sum over its sets of one vertex less; its
     neighbours are the sets that differ in one vertex, the two that differ being adjacent (the
-    paper's local neighbourhood). The type of
+    paper's local neighbourhood). Among vertices, messages pass through matrices of the bonds
+    (:class:`EdgeNetwork`), whose lengths are features where batches carry positions: so does the
+    authors' network for QM9. The type of
     two or three vertices is their number of edges, one-hot, beside the sum of the edges'
     attributes; labels of vertices come from below. All sets take part, not connected ones alone.
     The means over vertices, pairs and triples stand side by side, beside the logarithms of their
@@ -546,16 +548,22 @@ class HierarchicalGNN(MemoryLimited):
         outputs: int,
         *,
         set_size: int,
+        positions: bool = False,
         hidden: int = 64,
         rounds: int = 3,
+        width: int = 128,
     ) -> None:
         super().__init__()
-        self.set_size, self.hidden = set_size, hidden
+        self.set_size, self.hidden, self.positions = set_size, hidden, positions
         self.title = "-".join(str(k + 1) for k in range(set_size)) + "-GNN"
         self.remedy = (
             f"it looks at all sets of {set_size} vertices, so use smaller batches or graphs"
         )
-        self.vertices = SetRounds(features, hidden, rounds)
+        self.embed = Linear(features, hidden)
+        self.vertices = nn.ModuleList(
+            EdgeNetwork(edge_size + positions, hidden, width) for _ in range(rounds)
+        )
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in range(rounds))
         types = {2: 2, 3: 4}
         self.sets = nn.ModuleDict()
         for k in range(2, set_size + 1):
@@ -567,7 +575,7 @@ class HierarchicalGNN(MemoryLimited):
         batch = prepare(batch)
         self.check_memory(batch)
         x = vertex_features(batch).to(next(self.parameters()).dtype)
-        x = self.vertices(x, batch.edge_index)  # (V, H)
+        x = self._among_vertices(x, batch)  # (V, H)
         levels = [_summary(x, batch.ptr)]
         e = edge_features(batch).to(x.dtype)
         e = torch.cat([torch.ones_like(e[:, :1]), e], dim=1)  # (E, 1 + Fe)
@@ -584,13 +592,27 @@ class HierarchicalGNN(MemoryLimited):
             smaller = sets
         return self.head(torch.cat(levels, dim=1))
 
+    def _among_vertices(self, x: Float[Tensor, "V F"], batch: GraphBatch) -> Float[Tensor, "V H"]:
+        """The vectors of the vertices after all rounds along bonds."""
+        e = edge_features(batch).to(x.dtype)
+        if self.positions:
+            row, col = batch.edge_index
+            length = (batch.pos[row] - batch.pos[col]).norm(dim=1, keepdim=True)
+            e = torch.cat([e, length.to(x.dtype)], dim=1)
+        x = self.embed(x)
+        for message, norm in zip(self.vertices, self.norms, strict=True):
+            x = norm(message(x, batch.edge_index, message.units(e)), batch.ptr[-1])
+        return x
+
     def needed(self, batch: GraphBatch) -> int:
         """Bytes that a training step takes, by the measured number of vectors of each set."""
         sizes = batch.ptr.diff()
         count = int(count_subsets(sizes, self.set_size).sum())
         degree = batch.edge_index.shape[1] / max(1, int(sizes.sum()))
         each = 8 * self.hidden * (1 + self.set_size * degree)
-        return int(count * each) * next(self.parameters()).element_size()
+        units = self.vertices[0].edge.out_features + 1
+        bonds = 2 * len(self.vertices) * batch.structure.shape[0] * units * self.hidden
+        return int(count * each + bonds) * next(self.parameters()).element_size()
 
 
 def _summary(x: Float[Tensor, "K H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H1"]:

@@ -171,7 +171,7 @@ def test_a_hypercomplex_layer_is_a_sum_of_kronecker_products():
         PHMLinear(3, 6, 8)
 
 
-POSITIONED = ["dtnn", "mpnn", "ppgn"]
+POSITIONED = ["dtnn", "mpnn", "1-2-gnn", "1-2-3-gnn", "ppgn"]
 
 
 def placed(graphs: list[nx.Graph], turn: np.ndarray):
