@@ -142,7 +142,9 @@ def evaluate(
         raise ValueError("--keep-best trains a π-GNN: name one with --models, such as pi-gnn")
     ready_folder(out)
     settings = ProtocolSettings(final_runs=plan.final_runs, seed=seed, stack=stack)
-    content = {k: v for k, v in asdict(plan).items() if k not in ("variants", "epochs") or v}
+    content = {
+        k: v for k, v in asdict(plan).items() if k not in ("variants", "epochs", "baselines") or v
+    }
     choices = {"recipe": content, "seed": seed}
     if data is not None:
         choices |= {"data": str(data), "target": target, "task": task, "folds": folds}

@@ -77,6 +77,8 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
         ValueError: the system or variant does not exist, or a setting is unknown or out of range.
     """
     system, changes = find_system(model), recipe.variant_settings(model)
+    for name in recipe.baselines:
+        find_system(name)
     training = {k: v for k, v in recipe.training.items() if k not in changes}
     choices = {k: v for k, v in training.items() if isinstance(v, list)}
     fixed = {k: v for k, v in training.items() if k not in choices}
@@ -85,7 +87,7 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
         usual = recommended(system.settings) if recipe.defaults == "estimators" else {}
         fixed = {**usual, **fixed, **recipe.settings}
     else:
-        grids = [dict(system.grid)]
+        grids = [{**system.grid, **recipe.baselines.get(system.name.partition("+")[0], {})}]
         if recipe.defaults == "estimators":
             usual = recommended(())
             fixed = {**{name: usual[name] for name in BUDGET if name in usual}, **fixed}

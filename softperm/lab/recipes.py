@@ -43,6 +43,7 @@ class Recipe:
             defaults of the estimators and of ``softperm train``.
         grid: grid of π-GNN: values by name of a setting; or several grids, whose points follow one
             another.
+        baselines: values of settings in place of those in a baseline's own grid, by system.
         variants: settings of model or training by the name of a variant: ``pi-gnn+NAME`` among
             the models is π-GNN with these settings.
         targets: targets of a dataset with several; each has its own networks.
@@ -66,6 +67,7 @@ class Recipe:
     grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] = field(
         default_factory=dict
     )
+    baselines: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
     attributes: Mapping[str, bool] = field(default_factory=dict)
@@ -80,7 +82,9 @@ class Recipe:
                 raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
         if self.configurations is not None and self.configurations < 1:
             raise ValueError(f"configurations must be at least 1; got {self.configurations}")
-        for grid in self.grids:
+        if not all(map(_is_table, self.baselines.values())):
+            raise ValueError("baselines must be a table of tables: NAME = { setting = [values] }")
+        for grid in (*self.grids, *self.baselines.values()):
             for name, values in grid.items():
                 if not isinstance(values, list | tuple) or not values:
                     raise ValueError(f"grid.{name} must be a list of values; got {values!r}")
@@ -191,7 +195,7 @@ def _check_kinds(content: Mapping[str, Any]) -> None:
     """Raises ValueError for a key whose value has a wrong type."""
     kinds = {
         "a list of names": ("datasets", "models", "targets"),
-        "a table": ("training", "epochs", "settings", "attributes"),
+        "a table": ("training", "epochs", "settings", "attributes", "baselines"),
         "a table, or a list of tables": ("grid",),
         "text": ("title", "splits", "categories", "defaults"),
         "a whole number": ("final_runs", "configurations"),

@@ -2,8 +2,8 @@
 
 The grids of the classification table are those of Errica et al. (ICLR 2020), the settings of the
 table of the Open Graph Benchmark those of the systems' authors there. Where batches have positions
-(:func:`softperm.lab.evaluation_data.with_positions`), DTNN, MPNN and PPGN use distances in space,
-as their papers do; otherwise they use the graph alone, as π-GNN does.
+(:func:`softperm.lab.evaluation_data.with_positions`), the systems of the table of QM9 use distances
+in space, as their papers do; otherwise they use the graph alone, as π-GNN does.
 
 A baseline is declared once: its module and class or function in :mod:`softperm.lab.baselines`,
 which is imported when the system is used. Arguments that a :class:`DataShape` has come from the
@@ -445,11 +445,11 @@ _BASELINES = (
         extend="ogb:with_eigenvectors",
     ),
     _ogb("phc-gnn", "PHC-GNN", network="ogb:phc_gnn", grid=_ogb_grid(0.1)),
-    _qm9("dtnn", "DTNN", network="qm9:DTNN"),
-    _qm9("mpnn", "MPNN", network="qm9:MPNN", reads="head"),
+    _qm9("dtnn", "DTNN", network="qm9:DTNN", stackable=True),
+    _qm9("mpnn", "MPNN", network="qm9:MPNN", reads="head", stackable=True),
     _qm9("1-2-gnn", "1-2-GNN", network=_KGNN, reads="head", fixed={"set_size": 2}),
     _qm9("1-2-3-gnn", "1-2-3-GNN", network=_KGNN, reads="head", fixed={"set_size": 3}),
-    _qm9("ppgn", "PPGN", network="qm9:PPGN"),
+    _qm9("ppgn", "PPGN", network="qm9:PPGN", stackable=True),
 )
 
 SYSTEMS: dict[str, System] = {system.name: system for system in _BASELINES}

@@ -239,6 +239,23 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
         assert len(found) == math.prod(len(v) for v in values.values())
 
 
+def test_a_recipe_replaces_values_of_a_baselines_grid(tmp_path):
+    recipe = read_recipe("baselines-short")
+    rates = {c["learning_rate"] for c in make_contender(recipe, "dgcnn").configurations}
+    assert rates == {1e-3, 1e-4}
+    assert {c["batch_size"] for c in make_contender(recipe, "ecc").configurations} == {32}
+    unknown = replace(recipe, baselines={"dgcn": {"hidden": [3]}})
+    with pytest.raises(ValueError, match="no system is called dgcn: there are"):
+        make_contender(unknown, "gin")
+    unknown = replace(recipe, baselines={"gin": {"heads": [3]}})
+    with pytest.raises(ValueError, match="gin has no setting heads"):
+        make_contender(unknown, "gin")
+    with pytest.raises(ValueError, match="hidden must be a list of values; got 3"):
+        replace(recipe, baselines={"gcn": {"hidden": 3}})
+    with pytest.raises(ValueError, match="baselines must be a table of tables"):
+        replace(recipe, baselines={"gcn": 3})
+
+
 @pytest.mark.parametrize(
     ("recipe", "model", "count"),
     [
@@ -253,6 +270,9 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
         ("baselines-table", "graphsage", 72),
         ("baselines-table", "wl-kernel", 42),
         ("qm9-table", "pi-gnn-d", 1),
+        *(("baselines-short", name, 8) for name in ("gin", "graphsage", "dgcnn", "ecc")),
+        ("baselines-short", "diffpool", 3),
+        ("qm9-baselines-short", "ppgn", 1),
     ],
 )
 def test_a_contender_has_the_configurations_of_recipe_or_system(recipe, model, count):

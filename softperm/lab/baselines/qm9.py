@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch_geometric.nn.aggr import Set2Set
-from torch_geometric.utils import to_dense_adj
 
 from softperm.data.collection import GraphBatch, prepare
 from softperm.lab.baselines.layers import (
@@ -22,8 +20,9 @@ from softperm.lab.baselines.layers import (
     sum_readout,
     vertex_features,
 )
-from softperm.ops.layers import VertexBatchNorm
-from softperm.ops.ragged import owners
+from softperm.ops.layers import Linear, VertexBatchNorm
+from softperm.ops.operators import has_values
+from softperm.ops.ragged import graph_maximum, owners
 
 # Ordered pairs of vertices of each graph, and their distances.
 
@@ -32,55 +31,89 @@ REMEDY_PAIRS = "it compares all pairs of vertices, so use smaller batches or sma
 """What to do when all pairs of a batch need too much memory."""
 
 
+def count_pairs(batch: GraphBatch) -> int:
+    """Number of pairs of places of :class:`Places`."""
+    return (batch.ptr.numel() - 1) * widest(batch) ** 2
+
+
+def widest(batch: GraphBatch) -> int:
+    """Number of vertices for which there is room in each graph; at least one."""
+    known = getattr(batch, "largest", None)  # in a stack, whose shapes are constant
+    return known or max([1, *batch.ptr.diff().tolist()])
+
+
 @dataclass(frozen=True)
-class Pairs:
-    """All ordered pairs of different vertices of each graph, sorted.
+class Places:
+    """Graphs side by side, each with room for the vertices of the largest.
+
+    Shapes depend on numbers of graphs, vertices and edges alone, and nothing is read on the host if
+    the batch knows its ``largest`` graph.
 
     Attributes:
-        index: first and second vertex, numbered over the batch.
-        edge: which pair each directed edge of the batch is.
+        vertex: the vertex at each place; V where there is none.
+        place: the place of each vertex, numbered through all graphs.
+        pair: the pair of places of each directed edge, numbered likewise; B · N · N for padding.
     """
 
-    index: Int[Tensor, "2 K"]
-    edge: Int[Tensor, " E"]
+    vertex: Int[Tensor, "B N"]
+    place: Int[Tensor, " V"]
+    pair: Int[Tensor, " E"]
+
+    @classmethod
+    def of(cls, batch: GraphBatch) -> Places:
+        """The places of a batch."""
+        ptr, vertices, n = batch.ptr, batch.structure.shape[0], widest(batch)
+        graphs, each = ptr.numel() - 1, torch.arange(vertices, device=ptr.device)
+        vertex = ptr[:-1, None] + torch.arange(n, device=ptr.device)  # (B, N)
+        vertex = torch.where(vertex < ptr[1:, None], vertex, vertices)
+        owner = owners(ptr, vertices)
+        local = each - ptr[owner]  # of padding: what belongs to no graph is never read
+        row, col = batch.edge_index
+        pair = (owner[row] * n + local[row]) * n + local[col]
+        pair = torch.where(owner[row] < graphs, pair, graphs * n * n)
+        return cls(vertex, (owner * n + local).clamp(max=max(graphs * n - 1, 0)), pair)
+
+    @property
+    def real(self) -> Bool[Tensor, "B N"]:
+        """Which places hold a vertex."""
+        return self.vertex < len(self.place)
+
+    @property
+    def different(self) -> Bool[Tensor, "B N N"]:
+        """Which pairs of places hold two different vertices."""
+        eye = torch.eye(self.vertex.shape[1], dtype=torch.bool, device=self.vertex.device)
+        return self.real[:, :, None] & self.real[:, None, :] & ~eye
+
+    def spread(self, x: Float[Tensor, "V F"]) -> Float[Tensor, "B N F"]:
+        """The vectors of the vertices at their places; zeros elsewhere."""
+        return nn.functional.pad(x, (0, 0, 0, 1))[self.vertex]
+
+    def gather(self, x: Float[Tensor, "B N F"]) -> Float[Tensor, "V F"]:
+        """The vectors at the places of the vertices."""
+        return x.flatten(0, 1)[self.place] if len(x) else x.new_zeros(len(self.place), x.shape[2])
+
+    def pairs(self, e: Float[Tensor, "E Fe"]) -> Float[Tensor, "B N N Fe"]:
+        """The features of the edges at their pairs; zeros elsewhere."""
+        (b, n), size = self.vertex.shape, e.shape[1]
+        table = e.new_zeros(b * n * n + 1, size)
+        table = table.scatter(0, self.pair[:, None].expand(-1, size), e)
+        return table[:-1].view(b, n, n, size)
 
 
-def count_pairs(batch: GraphBatch) -> int:
-    """Number of pairs of :func:`all_pairs`."""
-    sizes = batch.ptr.diff()
-    return int((sizes * (sizes - 1)).sum())
-
-
-def all_pairs(batch: GraphBatch) -> Pairs:
-    """The pairs of a batch."""
-    ptr, sizes = batch.ptr, batch.ptr.diff()
-    owner = owners(ptr, int(ptr[-1]))
-    others = sizes[owner] - 1  # (V,): each vertex meets all others of its graph
-    begin = torch.cat([others.new_zeros(1), others.cumsum(0)])
-    first = torch.repeat_interleave(torch.arange(len(owner), device=ptr.device), others)  # (K,)
-    rank = torch.arange(len(first), device=ptr.device) - begin[first]
-    second = ptr[owner[first]] + rank
-    second = second + (second >= first)  # leaves out the vertex itself
-    row, col = batch.edge_index
-    edge = begin[row] + col - ptr[owner[row]] - (col > row).long()
-    return Pairs(torch.stack([first, second]), edge)
-
-
-def pair_features(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, "K Fe1"]:
+def pair_features(batch: GraphBatch, places: Places) -> Float[Tensor, "B N N Fe1"]:
     """The attributes of the edge between two vertices, and whether there is one."""
     given = edge_features(batch)  # (E, Fe)
-    features = given.new_zeros(pairs.index.shape[1], given.shape[1] + 1)
-    features[pairs.edge] = torch.cat([given, torch.ones_like(given[:, :1])], dim=1)
-    return features
+    return places.pairs(torch.cat([given, torch.ones_like(given[:, :1])], dim=1))
 
 
-def euclidean_distance(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, " K"]:
-    """The distance of each pair in space, in Å."""
-    first, second = pairs.index
-    return (batch.pos[first] - batch.pos[second]).norm(dim=1)
+def euclidean_distance(batch: GraphBatch, places: Places) -> Float[Tensor, "B N N"]:
+    """The distance of each pair of vertices in space, in Å."""
+    place = places.spread(batch.pos)  # (B, N, 3)
+    squares = (place[:, :, None] - place[:, None]).square().sum(dim=3)
+    return squares.sqrt()
 
 
-def bond_distance(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, " K"]:
+def bond_distance(batch: GraphBatch, places: Places) -> Float[Tensor, "B N N"]:
     """The number of edges on a shortest path between each pair; infinite where there is none.
 
     Example:
@@ -89,26 +122,22 @@ def bond_distance(batch: GraphBatch, pairs: Pairs) -> Float[Tensor, " K"]:
         >>> from softperm.data.vocabulary import Vocabulary
         >>> path = as_graphs([nx.path_graph(3)])
         >>> batch = Vocabulary.learn(path).encode(path).batch(torch.tensor([0]))
-        >>> bond_distance(batch, all_pairs(batch))
-        tensor([1., 2., 1., 1., 2., 1.])
+        >>> bond_distance(batch, Places.of(batch))
+        tensor([[[0., 1., 2.],
+                 [1., 0., 1.],
+                 [2., 1., 0.]]])
     """
-    sizes = batch.ptr.diff()
-    owner = owners(batch.ptr, int(batch.ptr[-1]))
-    n = int(sizes.max()) if len(sizes) else 0
-    local = torch.arange(len(owner), device=owner.device) - batch.ptr[owner]
-    adjacency = to_dense_adj(batch.edge_index, owner, max_num_nodes=n, batch_size=len(sizes))
-    eye = torch.eye(n, device=owner.device).expand_as(adjacency)
-    distance = torch.where(eye > 0, 0.0, torch.inf)
-    reached, steps = eye, 0
-    while True:
-        steps += 1
-        wider = ((reached @ adjacency + reached) > 0).float()
-        if torch.equal(wider, reached):
+    adjacency = pair_features(batch, places)[..., -1]  # (B, N, N)
+    reached = torch.eye(adjacency.shape[1], device=adjacency.device).expand_as(adjacency)
+    reached = reached.to(adjacency.dtype)
+    distance = torch.where(reached > 0, 0.0, torch.inf).to(adjacency.dtype)
+    for steps in range(1, adjacency.shape[1]):
+        wider = ((reached @ adjacency + reached) > 0).to(adjacency.dtype)
+        if has_values(wider) and torch.equal(wider, reached):
             break
-        distance = torch.where((wider > reached), float(steps), distance)
+        distance = torch.where(wider > reached, float(steps), distance)
         reached = wider
-    first, second = pairs.index
-    return distance[owner[first], local[first], local[second]]
+    return distance
 
 
 # DTNN (Schütt et al., "Quantum-Chemical Insights from Deep Tensor Neural Networks", 2017).
@@ -152,31 +181,33 @@ class DTNN(MemoryLimited):
         self.distance = euclidean_distance if positions else bond_distance
         self.factors = factors
         self.register_buffer("centres", torch.arange(0.0, FURTHEST + 0.1, 0.2))
-        self.embed = nn.Linear(features, hidden, bias=False)
-        self.vector = nn.ModuleList(nn.Linear(hidden, factors) for _ in range(rounds))
-        self.space = nn.ModuleList(nn.Linear(len(self.centres), factors) for _ in range(rounds))
-        self.product = nn.ModuleList(nn.Linear(factors, hidden, bias=False) for _ in range(rounds))
-        self.atom = nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+        self.embed = Linear(features, hidden, bias=False)
+        self.vector = nn.ModuleList(Linear(hidden, factors) for _ in range(rounds))
+        self.space = nn.ModuleList(Linear(len(self.centres), factors) for _ in range(rounds))
+        self.product = nn.ModuleList(Linear(factors, hidden, bias=False) for _ in range(rounds))
+        self.atom = nn.Sequential(Linear(hidden, hidden), nn.Tanh(), Linear(hidden, outputs))
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
         dtype = self.embed.weight.dtype
         self.check_memory(batch)
-        pairs = all_pairs(batch)
-        d = self.distance(batch, pairs).to(dtype)  # (K,)
-        near = d.isfinite()
-        first, second = pairs.index[:, near]
-        spread = torch.exp(-0.5 * ((d[near, None] - self.centres) / 0.2).square())  # (K, G)
-        c = self.embed(vertex_features(batch).to(dtype))  # (V, H)
+        places = Places.of(batch)
+        d = self.distance(batch, places).to(dtype)  # (B, N, N)
+        near = places.different & d.isfinite()
+        spread = torch.exp(-0.5 * ((d[..., None] - self.centres) / 0.2).square())  # (B, N, N, G)
+        spread = torch.where(near[..., None], spread, 0.0).flatten(0, 2)
+        c = places.spread(self.embed(vertex_features(batch).to(dtype)))  # (B, N, H)
         for vector, space, product in zip(self.vector, self.space, self.product, strict=True):
-            message = torch.tanh(product(vector(c)[second] * space(spread)))  # (K, H)
-            c = c.index_add(0, first, message)
-        return sum_readout(self.atom(c), batch.ptr)
+            sent = vector(c.flatten(0, 1)).unflatten(0, c.shape[:2])[:, None]  # (B, 1, N, factors)
+            factors = sent * space(spread).unflatten(0, d.shape)  # (B, N, N, factors)
+            message = torch.tanh(product(factors.flatten(0, 2))).unflatten(0, d.shape)
+            c = c + torch.where(near[..., None], message, 0.0).sum(2)
+        return sum_readout(self.atom(places.gather(c)), batch.ptr)
 
     def needed(self, batch: GraphBatch) -> int:
         """Bytes of a training step, from a measured number of vectors per pair of vertices."""
-        each = 3 * (len(self.centres) + 4 * self.factors)
+        each = 2 * (len(self.centres) + 4 * self.factors)
         return count_pairs(batch) * each * self.embed.weight.element_size()
 
 
@@ -195,22 +226,88 @@ class EdgeNetwork(nn.Module):
 
     def __init__(self, edge_size: int, hidden: int, width: int) -> None:
         super().__init__()
-        self.edge = nn.Linear(edge_size, width)
+        self.edge = Linear(edge_size, width)
         self.theta = nn.Linear(width, hidden**2)
-        self.own = nn.Linear(hidden, hidden, bias=False)
+        self.own = Linear(hidden, hidden, bias=False)
         self.bias = nn.Parameter(torch.zeros(hidden))
 
     def units(self, e: Float[Tensor, "K Fe"]) -> Float[Tensor, "K U1"]:
         """The hidden units of each edge, and a 1: the same in every round."""
         return nn.functional.pad(torch.relu(self.edge(e)), (0, 1), value=1.0)
 
+    def weight(self, hidden: int) -> Float[Tensor, "U1 H H"]:
+        """The matrix of each hidden unit."""
+        weight = torch.cat([self.theta.weight.T, self.theta.bias[None]])  # (U + 1, H²)
+        return weight.unflatten(1, (hidden, hidden))
+
     def forward(
         self, x: Float[Tensor, "V H"], edge_index: Int[Tensor, "2 K"], units: Float[Tensor, "K U1"]
     ) -> Float[Tensor, "V H"]:
         """The sum of messages to each vertex."""
-        weight = torch.cat([self.theta.weight.T, self.theta.bias[None]])  # (U + 1, H²)
-        weight = weight.unflatten(1, (x.shape[1], x.shape[1]))
-        return edge_conditioned_sum(x, edge_index, units, weight) + self.own(x) + self.bias
+        received = edge_conditioned_sum(x, edge_index, units, self.weight(x.shape[1]))
+        return received + self.own(x) + self.bias
+
+    def among_all(
+        self, x: Float[Tensor, "V H"], places: Places, units: Float[Tensor, "B N N U1"]
+    ) -> Float[Tensor, "V H"]:
+        """The sum of messages to each vertex from all places whose units are not 0."""
+        b, n, _, u = units.shape
+        sent = places.spread(x)  # (B, N, H)
+        received = units.movedim(3, 2).flatten(1, 2) @ sent  # (B, N · U, H)
+        received = received.view(b * n, u * x.shape[1]) @ self.weight(x.shape[1]).flatten(0, 1)
+        return places.gather(received.unflatten(0, (b, n))) + self.own(x) + self.bias
+
+
+class GRU(nn.Module):
+    r"""A gated recurrent unit; torch's has no rule for many models at once.
+
+    .. math:: r, z = \sigma(W_{r,z} m + U_{r,z} x), \quad h = \tanh(W_h m + r \circ U_h x), \quad
+        x' = (1 - z) \circ h + z \circ x
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.given, self.own = Linear(hidden, 3 * hidden), Linear(hidden, 3 * hidden)
+
+    def forward(self, m: Float[Tensor, "V H"], x: Float[Tensor, "V H"]) -> Float[Tensor, "V H"]:
+        """The new vectors, given messages and the vectors so far."""
+        given, own = (gates.chunk(3, dim=1) for gates in (self.given(m), self.own(x)))
+        reset, keep = (torch.sigmoid(a + b) for a, b in zip(given[:2], own[:2], strict=True))
+        new = torch.tanh(given[2] + reset * own[2])
+        return (1 - keep) * new + keep * x
+
+
+class Set2Set(nn.Module):
+    r"""Reads a set with a query that attends to it (Vinyals et al., ICLR 2016).
+
+    .. math:: q = \text{LSTM}([q, r]), \quad r = \sum_i \text{softmax}_i(x_i^\top q) \, x_i
+
+    Args:
+        hidden: size H of the vectors.
+        steps: number of reads.
+    """
+
+    def __init__(self, hidden: int, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+        self.given = Linear(2 * hidden, 4 * hidden)
+        self.own = Linear(hidden, 4 * hidden, bias=False)
+
+    def forward(self, x: Float[Tensor, "V H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H2"]:
+        """The query and what it reads, of each graph."""
+        owner = owners(ptr, len(x))
+        query = memory = read = x.new_zeros(ptr.numel() - 1, x.shape[1])  # (B, H)
+        for _ in range(self.steps):
+            gates = self.given(torch.cat([query, read], dim=1)) + self.own(query)
+            enter, forget, new, leave = gates.chunk(4, dim=1)
+            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(new)
+            query = torch.sigmoid(leave) * torch.tanh(memory)
+            of_vertex = nn.functional.pad(query, (0, 0, 0, 1))[owner]  # (V, H)
+            scores = (x * of_vertex).sum(1, keepdim=True)  # (V, 1)
+            top = nn.functional.pad(graph_maximum(scores.detach(), ptr), (0, 0, 0, 1))[owner]
+            share = torch.exp(scores - top)
+            read = sum_readout(share * x, ptr) / sum_readout(share, ptr).clamp(min=1e-16)
+        return torch.cat([query, read], dim=1)
 
 
 class MPNN(MemoryLimited):
@@ -247,10 +344,10 @@ class MPNN(MemoryLimited):
         self.positions, self.rounds = positions, rounds
         if positions:
             self.remedy = REMEDY_PAIRS
-        self.embed = nn.Linear(features, hidden)
+        self.embed = Linear(features, hidden)
         edge_size = edge_size + 2 if positions else edge_size
         self.message = EdgeNetwork(edge_size, hidden, width)
-        self.gru = nn.GRUCell(hidden, hidden)
+        self.gru = GRU(hidden)
         self.set2set = Set2Set(hidden, rounds)
         self.head = mlp(2 * hidden, hidden, outputs)
 
@@ -259,29 +356,31 @@ class MPNN(MemoryLimited):
         batch = prepare(batch)
         self.check_memory(batch)
         dtype = self.embed.weight.dtype
-        edge_index, e = self._edges(batch)
         x = torch.relu(self.embed(vertex_features(batch).to(dtype)))  # (V, H)
-        units = self.message.units(e.to(dtype))
+        message = self._messages(batch)
         for _ in range(self.rounds):
-            m = self.message(x, edge_index, units)
-            x = self.gru(torch.relu(m), x)
-        graphs = batch.ptr.numel() - 1
-        graph = self.set2set(x, owners(batch.ptr, len(x)), dim_size=graphs)  # (B, 2 H)
-        return self.head(graph)
+            x = self.gru(torch.relu(message(x)), x)
+        return self.head(self.set2set(x, batch.ptr))
 
-    def _edges(self, batch: GraphBatch) -> tuple[Int[Tensor, "2 K"], Float[Tensor, "K Fe"]]:
-        """Who receives from whom, and the features of that."""
+    def _messages(self, batch: GraphBatch) -> Callable[[Tensor], Tensor]:
+        """The sum of messages to each vertex, as a function of the vertices' vectors."""
+        dtype = self.embed.weight.dtype
         if not self.positions:
-            return batch.edge_index, edge_features(batch)
-        pairs = all_pairs(batch)
-        distance = euclidean_distance(batch, pairs)[:, None]
-        features = pair_features(batch, pairs)
-        return pairs.index, torch.cat([features, distance.to(features.dtype)], dim=1)
+            units = self.message.units(edge_features(batch).to(dtype))  # (E, U)
+            return lambda x: self.message(x, batch.edge_index, units)
+        places = Places.of(batch)
+        distance = euclidean_distance(batch, places)[..., None]
+        e = torch.cat([pair_features(batch, places).to(dtype), distance.to(dtype)], dim=3)
+        units = self.message.units(e.flatten(0, 2)).unflatten(0, e.shape[:3])  # (B, N, N, U)
+        units = torch.where(places.different[..., None], units, 0.0)
+        return lambda x: self.message.among_all(x, places, units)
 
     def needed(self, batch: GraphBatch) -> int:
         """Bytes that a training step takes, by the measured number of arrays of each shape."""
         vertices, hidden = batch.structure.shape[0], self.embed.out_features
-        edges = count_pairs(batch) if self.positions else batch.edge_index.shape[1]
+        edges, graphs = batch.edge_index.shape[1], batch.ptr.numel() - 1
+        if self.positions:
+            edges, vertices = count_pairs(batch), graphs * widest(batch)
         size, units = self.message.edge.in_features, self.message.edge.out_features + 1
         received = 2 * self.rounds * vertices * units * hidden
         sent = 2 * edges * (units + self.rounds * hidden + size + 64)
@@ -302,24 +401,32 @@ class PPGNBlock(nn.Module):
 
     def __init__(self, channels: int, hidden: int) -> None:
         super().__init__()
-        self.left = _mlp([channels, hidden, hidden])
-        self.right = _mlp([channels, hidden, hidden])
-        self.skip = nn.Conv2d(channels + hidden, hidden, 1)
+        self.left = nn.Sequential(mlp(channels, hidden, hidden), nn.ReLU())
+        self.right = nn.Sequential(mlp(channels, hidden, hidden), nn.ReLU())
+        self.skip = Linear(channels + hidden, hidden)
 
     def forward(
-        self, x: Float[Tensor, "B F N N"], mask: Float[Tensor, "B 1 N N"]
-    ) -> Float[Tensor, "B H N N"]:
+        self, x: Float[Tensor, "B N N F"], mask: Float[Tensor, "B N N 1"]
+    ) -> Float[Tensor, "B N N H"]:
         """The matrices after one block; entries outside a graph are 0 before and after."""
         scale = mask.sum(dim=(1, 2, 3), keepdim=True).clamp(min=1) ** -0.25  # n^(-1/2)
-        product = (self.left(x) * mask * scale) @ (self.right(x) * mask)  # (B, H, N, N)
-        return self.skip(torch.cat([x, product], dim=1)) * mask
+        rows = x.flatten(0, 2)
+        left, right = (
+            (part(rows).unflatten(0, x.shape[:3]) * mask).movedim(3, 1)
+            for part in (self.left, self.right)
+        )  # (B, H, N, N)
+        product = ((left * scale) @ right).movedim(1, 3)
+        return (
+            self.skip(torch.cat([x, product], dim=3).flatten(0, 2)).unflatten(0, x.shape[:3]) * mask
+        )
 
 
 class PPGN(MemoryLimited):
     r"""Matrices of pairs of vertices, multiplied: as strong as 3-WL (2-FWL).
 
     The input has a channel for the adjacency matrix and each edge attribute, the vertex attributes
-    on the diagonal, and, in batches that carry positions, the distance of each pair. After each
+    on the diagonal, and, in batches that carry positions, the distance of each pair in nanometres:
+    in ångströms the products of three blocks begin a million times too large. After each
     block the sums over the diagonal and over the rest go through an MLP of two layers, and the
     results are added up, as in the paper. Products are divided by √n, which the paper leaves out:
     without it values grow with the size of a graph to the power of the number of blocks. Weights
@@ -346,61 +453,41 @@ class PPGN(MemoryLimited):
         self.blocks = nn.ModuleList(PPGNBlock(a, b) for a, b in pairwise(sizes))
         self.heads = nn.ModuleList(mlp(2 * hidden, hidden, outputs) for _ in self.blocks)
         for module in self.blocks.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, Linear):
                 nn.init.kaiming_normal_(module.weight)
-                assert module.bias is not None
                 nn.init.zeros_(module.bias)
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph of a batch."""
         batch = prepare(batch)
         self.check_memory(batch)
-        x, real = pair_tensor(batch, self.positions)  # (B, F, N, N), (B, N)
-        x = x.to(next(self.parameters()).dtype)
-        mask = (real[:, None, :, None] & real[:, None, None, :]).to(x.dtype)  # (B, 1, N, N)
+        places = Places.of(batch)
+        real = places.real
+        x = pair_tensor(batch, places, self.positions).to(next(self.parameters()).dtype)
+        mask = (real[:, :, None, None] & real[:, None, :, None]).to(x.dtype)  # (B, N, N, 1)
         sizes = batch.ptr.diff().clamp(min=1).to(x.dtype)[:, None]  # (B, 1)
         y = x.new_zeros(len(x), self.outputs)
         for block, head in zip(self.blocks, self.heads, strict=True):
             x = block(x, mask)
-            diagonal = x.diagonal(dim1=2, dim2=3).sum(2)  # (B, H)
-            rest = (x.sum(dim=(2, 3)) - diagonal) / sizes
+            diagonal = x.diagonal(dim1=1, dim2=2).sum(2)  # (B, H)
+            rest = (x.sum(dim=(1, 2)) - diagonal) / sizes
             y = y + head(torch.cat([diagonal, rest], dim=1))
         return y
 
     def needed(self, batch: GraphBatch) -> int:
         """Bytes that a training step takes, by the measured number of n × n matrices."""
-        sizes = batch.ptr.diff()
-        n = int(sizes.max()) if len(sizes) else 0
-        return 2 * len(sizes) * n * n * self.width * next(self.parameters()).element_size()
+        return 2 * count_pairs(batch) * self.width * next(self.parameters()).element_size()
 
 
-def pair_tensor(
-    batch: GraphBatch, positions: bool
-) -> tuple[Float[Tensor, "B F N N"], Bool[Tensor, "B N"]]:
-    """The input matrices of each graph, 0 outside it, and which rows hold a vertex."""
-    ptr, sizes = batch.ptr, batch.ptr.diff()
-    owner, n = owners(ptr, int(ptr[-1])), max([1, *sizes.tolist()])  # room for one if for none
-    local = torch.arange(len(owner), device=ptr.device) - ptr[owner]
-    x, e = vertex_features(batch), edge_features(batch)
-    (row, col), f = batch.edge_index, x.shape[1]
-    tensor = x.new_zeros(len(sizes), n, n, f + e.shape[1] + 1 + positions)
-    tensor[owner, local, local, :f] = x
-    tensor[owner[row], local[row], local[col], f : f + e.shape[1]] = e.to(x.dtype)
-    tensor[owner[row], local[row], local[col], f + e.shape[1]] = 1.0
-    real = torch.arange(n, device=ptr.device) < sizes[:, None]  # (B, N)
+def pair_tensor(batch: GraphBatch, places: Places, positions: bool) -> Float[Tensor, "B N N F"]:
+    """The input matrices of each graph, 0 outside it."""
+    x = places.spread(vertex_features(batch))  # (B, N, F)
+    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[None, :, :, None]
+    channels = [x[:, :, None] * eye, pair_features(batch, places).to(x.dtype)]
     if positions:
-        place = x.new_zeros(len(sizes), n, 3)
-        place[owner, local] = batch.pos.to(x.dtype)
-        far = (place[:, :, None] - place[:, None]).norm(dim=3)  # (B, N, N)
-        tensor[..., -1] = far * (real[:, :, None] & real[:, None])
-    return tensor.movedim(3, 1).contiguous(), real
-
-
-def _mlp(sizes: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        layers += [nn.Conv2d(a, b, 1), nn.ReLU()]
-    return nn.Sequential(*layers)
+        far = torch.where(places.different, euclidean_distance(batch, places) / 10, 0.0)
+        channels.append(far.to(x.dtype)[..., None])
+    return torch.cat(channels, dim=3)
 
 
 # 1-2-GNN and 1-2-3-GNN (Morris et al., "Weisfeiler and Leman Go Neural", AAAI 2019). Sets of k
@@ -427,7 +514,7 @@ class SetRounds(nn.Module):
         self, x: Float[Tensor, "K F"], neighbours: Int[Tensor, "2 M"]
     ) -> Float[Tensor, "K H"]:
         """The vectors of all sets after all rounds."""
-        (row, col), count = neighbours, torch.tensor(len(x), device=x.device)
+        (row, col), count = neighbours, torch.full((), len(x), device=x.device)
         for own, others, norm in zip(self.own, self.others, self.norms, strict=True):
             sent = others(x)  # (K, H)
             x = norm(own(x).index_add(0, row, sent[col]), count)
@@ -441,7 +528,9 @@ class HierarchicalGNN(MemoryLimited):
 
     A set begins with its isomorphism type and the sum over its sets of one vertex less; its
     neighbours are the sets that differ in one vertex, the two that differ being adjacent (the
-    paper's local neighbourhood). The type of
+    paper's local neighbourhood). Among vertices, messages pass through matrices of the bonds
+    (:class:`EdgeNetwork`), whose lengths are features where batches carry positions: so does the
+    authors' network for QM9. The type of
     two or three vertices is their number of edges, one-hot, beside the sum of the edges'
     attributes; labels of vertices come from below. All sets take part, not connected ones alone.
     The means over vertices, pairs and triples stand side by side, beside the logarithms of their
@@ -459,16 +548,22 @@ class HierarchicalGNN(MemoryLimited):
         outputs: int,
         *,
         set_size: int,
+        positions: bool = False,
         hidden: int = 64,
         rounds: int = 3,
+        width: int = 128,
     ) -> None:
         super().__init__()
-        self.set_size, self.hidden = set_size, hidden
+        self.set_size, self.hidden, self.positions = set_size, hidden, positions
         self.title = "-".join(str(k + 1) for k in range(set_size)) + "-GNN"
         self.remedy = (
             f"it looks at all sets of {set_size} vertices, so use smaller batches or graphs"
         )
-        self.vertices = SetRounds(features, hidden, rounds)
+        self.embed = Linear(features, hidden)
+        self.vertices = nn.ModuleList(
+            EdgeNetwork(edge_size + positions, hidden, width) for _ in range(rounds)
+        )
+        self.norms = nn.ModuleList(VertexBatchNorm(hidden, relu=True) for _ in range(rounds))
         types = {2: 2, 3: 4}
         self.sets = nn.ModuleDict()
         for k in range(2, set_size + 1):
@@ -480,7 +575,7 @@ class HierarchicalGNN(MemoryLimited):
         batch = prepare(batch)
         self.check_memory(batch)
         x = vertex_features(batch).to(next(self.parameters()).dtype)
-        x = self.vertices(x, batch.edge_index)  # (V, H)
+        x = self._among_vertices(x, batch)  # (V, H)
         levels = [_summary(x, batch.ptr)]
         e = edge_features(batch).to(x.dtype)
         e = torch.cat([torch.ones_like(e[:, :1]), e], dim=1)  # (E, 1 + Fe)
@@ -497,13 +592,27 @@ class HierarchicalGNN(MemoryLimited):
             smaller = sets
         return self.head(torch.cat(levels, dim=1))
 
+    def _among_vertices(self, x: Float[Tensor, "V F"], batch: GraphBatch) -> Float[Tensor, "V H"]:
+        """The vectors of the vertices after all rounds along bonds."""
+        e = edge_features(batch).to(x.dtype)
+        if self.positions:
+            row, col = batch.edge_index
+            length = (batch.pos[row] - batch.pos[col]).norm(dim=1, keepdim=True)
+            e = torch.cat([e, length.to(x.dtype)], dim=1)
+        x = self.embed(x)
+        for message, norm in zip(self.vertices, self.norms, strict=True):
+            x = norm(message(x, batch.edge_index, message.units(e)), batch.ptr[-1])
+        return x
+
     def needed(self, batch: GraphBatch) -> int:
         """Bytes that a training step takes, by the measured number of vectors of each set."""
         sizes = batch.ptr.diff()
         count = int(count_subsets(sizes, self.set_size).sum())
         degree = batch.edge_index.shape[1] / max(1, int(sizes.sum()))
         each = 8 * self.hidden * (1 + self.set_size * degree)
-        return int(count * each) * next(self.parameters()).element_size()
+        units = self.vertices[0].edge.out_features + 1
+        bonds = 2 * len(self.vertices) * batch.structure.shape[0] * units * self.hidden
+        return int(count * each + bonds) * next(self.parameters()).element_size()
 
 
 def _summary(x: Float[Tensor, "K H"], ptr: Int[Tensor, " B1"]) -> Float[Tensor, "B H1"]:

@@ -27,8 +27,8 @@ SMALL: dict[str, dict] = {
     "phc-gnn": {"hidden": 8, "layers": 2, "dropout": 0.0},
     "dtnn": {"hidden": 8, "factors": 8},
     "mpnn": {"hidden": 8, "width": 6},
-    "1-2-gnn": {"hidden": 8, "rounds": 2},
-    "1-2-3-gnn": {"hidden": 8, "rounds": 2},
+    "1-2-gnn": {"hidden": 8, "rounds": 2, "width": 6},
+    "1-2-3-gnn": {"hidden": 8, "rounds": 2, "width": 6},
     "ppgn": {"hidden": 12},
 }
 """Settings with which each system runs in a moment."""

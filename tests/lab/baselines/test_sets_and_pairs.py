@@ -1,6 +1,6 @@
 """Pairs, sets, distances and eigenvectors against the plain way to find them."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import networkx as nx
 import numpy as np
@@ -9,16 +9,20 @@ import torch
 from lab.baselines.cases import GRAPHS, SMALL, network, outputs, shuffled
 from samples import collect, double, plain_graph
 from torch.testing import assert_close
+from torch_geometric.nn.aggr import Set2Set as PyGSet2Set
 
 from softperm.lab.baselines.classification import DiffPool
 from softperm.lab.baselines.layers import TooLarge, edge_offsets
 from softperm.lab.baselines.ogb import DGN, PHMLinear, directions, first_eigenvector
 from softperm.lab.baselines.qm9 import (
     DTNN,
+    GRU,
     MPNN,
     PPGN,
+    EdgeNetwork,
     HierarchicalGNN,
-    all_pairs,
+    Places,
+    Set2Set,
     bond_distance,
     edges_within,
     euclidean_distance,
@@ -89,15 +93,49 @@ def test_edges_within_a_set_are_summed(k):
 
 
 def test_pairs_and_their_distances_are_those_of_networkx():
-    pairs, graph = all_pairs(BATCH), whole()
-    expected = sorted((u, v) for a, b in sets_of(2) for u, v in ((a, b), (b, a)))
-    assert [tuple(p) for p in pairs.index.T.tolist()] == expected
-    assert torch.equal(pairs.index[:, pairs.edge], BATCH.edge_index)
+    places, graph = Places.of(BATCH), whole()
     steps = dict(nx.all_pairs_shortest_path_length(graph))
-    found = bond_distance(BATCH, pairs).tolist()
-    assert found == [steps[u].get(v, np.inf) for u, v in expected]
-    there = pair_features(BATCH, pairs)[:, -1]
-    assert there.tolist() == [float(graph.has_edge(u, v)) for u, v in expected]
+    found, there = bond_distance(BATCH, places), pair_features(BATCH, places)[..., -1]
+    different = places.different
+    for g, (a, b) in enumerate(pairwise(START)):
+        assert places.vertex[g].tolist() == [*range(a, b), *[len(graph)] * (7 - (b - a))]
+        for u, v in product(range(a, b), repeat=2):
+            assert found[g, u - a, v - a] == steps[u].get(v, np.inf)
+            assert there[g, u - a, v - a] == graph.has_edge(u, v)
+            assert different[g, u - a, v - a] == (u != v)
+    assert different.sum() == sum((b - a) * (b - a - 1) for a, b in pairwise(START))
+    assert there.sum() == 2 * graph.number_of_edges()
+    x = torch.randn(len(graph), 3)
+    assert torch.equal(places.gather(places.spread(x)), x)
+
+
+def test_messages_among_all_places_are_those_along_all_edges():
+    complete = [nx.complete_graph(n) for n in (4, 1, 6)]
+    batch = double(collect(complete)).batch(torch.arange(3))
+    message = EdgeNetwork(2, 5, 7).double()
+    x = torch.randn(11, 5, dtype=torch.float64)
+    e = torch.randn(batch.edge_index.shape[1], 2, dtype=torch.float64)
+    places = Places.of(batch)
+    units = places.pairs(message.units(e))  # 0 at pairs that are no edge
+    assert_close(
+        message.among_all(x, places, units), message(x, batch.edge_index, message.units(e))
+    )
+
+
+def test_the_recurrent_unit_and_the_readout_equal_torchs():
+    ours, theirs = GRU(5).double(), torch.nn.GRUCell(5, 5).double()
+    theirs.weight_ih.data, theirs.bias_ih.data = ours.given.weight.data, ours.given.bias.data
+    theirs.weight_hh.data, theirs.bias_hh.data = ours.own.weight.data, ours.own.bias.data
+    m, x = (torch.randn(BATCH.num_nodes, 5, dtype=torch.float64) for _ in range(2))
+    assert_close(ours(m, x), theirs(m, x))
+    reader, twin = Set2Set(5, 3).double(), PyGSet2Set(5, 3).double()
+    twin.lstm.weight_ih_l0.data, twin.lstm.bias_ih_l0.data = (
+        reader.given.weight.data,
+        reader.given.bias.data,
+    )
+    twin.lstm.weight_hh_l0.data = reader.own.weight.data
+    torch.nn.init.zeros_(twin.lstm.bias_hh_l0)
+    assert_close(reader(x, BATCH.ptr), twin(x, BATCH.batch))
 
 
 def test_the_first_eigenvector_solves_its_equation():
@@ -133,7 +171,7 @@ def test_a_hypercomplex_layer_is_a_sum_of_kronecker_products():
         PHMLinear(3, 6, 8)
 
 
-POSITIONED = ["dtnn", "mpnn", "ppgn"]
+POSITIONED = ["dtnn", "mpnn", "1-2-gnn", "1-2-3-gnn", "ppgn"]
 
 
 def placed(graphs: list[nx.Graph], turn: np.ndarray):
@@ -163,8 +201,8 @@ def test_a_positioned_batch_holds_each_graphs_own_positions():
     batch = here.batch(torch.tensor([3, 0]))
     own = torch.cat([here.extra["pos"][here.ptr[i] : here.ptr[i + 1]] for i in (3, 0)])
     assert_close(batch.pos, own)
-    pairs = all_pairs(batch)
-    assert_close(euclidean_distance(batch, pairs)[0], (own[0] - own[1]).norm())
+    distance = euclidean_distance(batch, Places.of(batch))
+    assert_close(distance[0, 0, 1], (own[0] - own[1]).norm())
 
 
 LARGE = {

@@ -9,6 +9,7 @@ from samples import collect, random_graph
 from torch.testing import assert_close
 
 from softperm.lab.baselines.layers import Dropout
+from softperm.lab.evaluation_data import with_positions
 from softperm.lab.systems import SYSTEMS, DataShape
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples, epoch_order
@@ -17,6 +18,7 @@ from softperm.training.stack import Stack
 from softperm.training.tasks import Classification
 
 GRAPHS = collect([random_graph(n, seed=n) for n in (1, 3, 9, 5, 7, 4, 12, 6, 8, 2, 10, 11)])
+PLACED = with_positions(GRAPHS, torch.randn(int(GRAPHS.ptr[-1]), 3))
 TRAIN = [torch.tensor([0, 1, 2, 3, 4, 5, 6]), torch.arange(2, 11)]
 HELD = [torch.tensor([7, 8, 9]), torch.tensor([0, 11])]
 SEEDS = [3, 4]
@@ -36,13 +38,15 @@ CASES += [
 
 def test_what_the_protocol_trains_is_stackable():
     assert {name for name, _ in CASES} >= {"gin", "graphsage", "gcn", "structure-free"}
+    assert {name for name, _ in CASES} >= {"dtnn", "mpnn", "ppgn"}
     assert {name for name, _ in CASES} >= {"dgcnn", "diffpool", "ecc"}
     assert {name for name, _ in CASES} >= {"gcn-edges", "gin-edges", "pna", "dgn", "phc-gnn"}
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_a_stack_gives_each_system_the_numbers_it_gets_alone(name, settings, stack_device):
-    shape, graphs = DataShape.of(GRAPHS, 3), SYSTEMS[name].extended(GRAPHS)
+    graphs = SYSTEMS[name].extended(PLACED if "qm9" in SYSTEMS[name].tables else GRAPHS)
+    shape = DataShape.of(graphs, 3)
     alone, stacked = (
         [SYSTEMS[name].build(shape, settings, seed).double() for seed in SEEDS] for _ in range(2)
     )
