@@ -204,6 +204,27 @@ def _acquire(lock: BaseFileLock, target: Path, wait: Callable[[], None] | None) 
 
 
 @contextlib.contextmanager
+def undeleted(folder: Path) -> Iterator[None]:
+    """Raises ValueError after the block if the folder was deleted meanwhile.
+
+    Files that were written later are in a new folder of the same name, without the earlier ones.
+    """
+    if not hasattr(os, "O_DIRECTORY"):  # Windows deletes no folder in which a file is open
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield
+        if os.fstat(descriptor).st_nlink == 0:
+            raise ValueError(
+                f"{folder} was deleted while it was written to: delete what is there now, and run "
+                "the same command again"
+            )
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def workspace(target: Path) -> Iterator[Path]:
     """An empty folder next to ``target`` in which to create it; removed afterwards.
 
