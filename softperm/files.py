@@ -179,7 +179,7 @@ def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> I
         BlockingIOError: another process holds the lock, and ``wait`` is None.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock: BaseFileLock = FileLock(target.with_name(target.name + ".lock"))
+    lock = _native_lock(target.with_name(target.name + ".lock"))
     try:
         _acquire(lock, target, wait)
     except (OSError, NotImplementedError) as error:
@@ -191,6 +191,18 @@ def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> I
         yield
     finally:
         lock.release()
+
+
+def _native_lock(path: Path) -> BaseFileLock:
+    """A lock of the file system.
+
+    The fallback of filelock takes an empty file, which a lock of the file system leaves, for a lock
+    that is held for ever.
+    """
+    try:
+        return FileLock(path, fallback_to_soft=False)
+    except TypeError:  # an older filelock
+        return FileLock(path)
 
 
 def _acquire(lock: BaseFileLock, target: Path, wait: Callable[[], None] | None) -> None:
