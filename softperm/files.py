@@ -179,7 +179,7 @@ def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> I
         BlockingIOError: another process holds the lock, and ``wait`` is None.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock: BaseFileLock = FileLock(target.with_name(target.name + ".lock"))
+    lock = _native_lock(target.with_name(target.name + ".lock"))
     try:
         _acquire(lock, target, wait)
     except (OSError, NotImplementedError) as error:
@@ -193,6 +193,18 @@ def exclusive(target: Path, wait: Callable[[], None] | None = lambda: None) -> I
         lock.release()
 
 
+def _native_lock(path: Path) -> BaseFileLock:
+    """A lock of the file system.
+
+    The fallback of filelock takes an empty file, which a lock of the file system leaves, for a lock
+    that is held for ever.
+    """
+    try:
+        return FileLock(path, fallback_to_soft=False)
+    except TypeError:  # an older filelock
+        return FileLock(path)
+
+
 def _acquire(lock: BaseFileLock, target: Path, wait: Callable[[], None] | None) -> None:
     try:
         lock.acquire(blocking=False)
@@ -201,6 +213,27 @@ def _acquire(lock: BaseFileLock, target: Path, wait: Callable[[], None] | None) 
             raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(target)) from None
         wait()
         lock.acquire()
+
+
+@contextlib.contextmanager
+def undeleted(folder: Path) -> Iterator[None]:
+    """Raises ValueError after the block if the folder was deleted meanwhile.
+
+    Files that were written later are in a new folder of the same name, without the earlier ones.
+    """
+    if not hasattr(os, "O_DIRECTORY"):  # Windows deletes no folder in which a file is open
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield
+        if os.fstat(descriptor).st_nlink == 0:
+            raise ValueError(
+                f"{folder} was deleted while it was written to: delete what is there now, and run "
+                "the same command again"
+            )
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

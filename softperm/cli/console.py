@@ -9,13 +9,20 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
 from softperm.errors import GraphError, GraphWarning
-from softperm.files import disk_errors, exclusive, remove_abandoned, remove_abandoned_parts
+from softperm.files import (
+    disk_errors,
+    exclusive,
+    remove_abandoned,
+    remove_abandoned_parts,
+    undeleted,
+)
 
 Log = Callable[[str], None]
 
@@ -78,16 +85,15 @@ def _make_folder(folder: Path) -> bool:
 
 
 @contextmanager
-def only_writer(folder: Path, command: str, new: bool = False) -> Iterator[None]:
+def only_writer(folder: Path, new: bool = False) -> Iterator[None]:
     """Holds a run folder for one process.
 
     Args:
         folder: the run folder.
-        command: what writes there.
         new: whether the folder was created for it; it is removed if it is empty in the end.
 
     Raises:
-        ValueError: another process writes to the folder.
+        ValueError: another process writes to the folder, or deleted it.
     """
     target = folder / "run"
     with ExitStack() as stack:
@@ -95,11 +101,12 @@ def only_writer(folder: Path, command: str, new: bool = False) -> Iterator[None]
             stack.enter_context(exclusive(target, wait=None))
         except BlockingIOError:
             raise ValueError(
-                f"another softperm {command} writes to {folder}: wait for its end, or choose "
-                "another --out"
+                f"another softperm command writes to {folder}: wait for its end, or choose another "
+                "--out"
             ) from None
         try:
-            yield
+            with undeleted(folder):
+                yield
         finally:
             target.with_name(f"{target.name}.lock").unlink(missing_ok=True)
             if new:
@@ -107,12 +114,27 @@ def only_writer(folder: Path, command: str, new: bool = False) -> Iterator[None]
                     folder.rmdir()
 
 
-def ready_file(path: Path) -> None:
-    """Creates the folder of a file for results; removes parts of it that killed processes left."""
+def ready_file(path: Path, *inputs: str | Path | None) -> None:
+    """Creates the folder of a file for results; removes parts of it that killed processes left.
+
+    Args:
+        path: the file to write.
+        inputs: files and folders that the command reads; names of datasets are no files.
+
+    Raises:
+        ValueError: it is a folder, cannot be written, or is one of the files that are read.
+    """
     _make_folder(path.parent)
     remove_abandoned_parts(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: --out must name a file")
+    if not path.exists():
+        return
+    from softperm.data.formats.shards import input_files
+
+    files = chain.from_iterable(input_files(Path(each)) for each in inputs if each is not None)
+    if any(path.samefile(file) for file in files):
+        raise ValueError(f"{path} is an input of this command: write to another file")
 
 
 def refuse_foreign(folder: Path, names: Sequence[str], content: str, ours: bool) -> None:

@@ -49,7 +49,7 @@ def distance(
     writers = {".npz": _npz, ".csv": _csv}
     if out.suffix not in writers:
         raise ValueError(f"--out must end in .npz or .csv; got {out}")
-    ready_file(out)
+    ready_file(out, data)
     checkpoint = out.with_name(f".{out.name}.pairs")
     remove_abandoned_parts(checkpoint)
     with lines():

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from softperm.cli.console import refuse_foreign
-from softperm.files import exclusive, write_atomically
+from softperm.files import exclusive, undeleted, write_atomically
 
 FILE = "evaluation.json"
 CLASSES = "classes.json"
@@ -33,7 +33,8 @@ def claimed_folder(
     targets is requested as ``DATASET-TARGET``; own graphs have no dataset.
 
     Raises:
-        ValueError: the folder holds, or another process writes, results with other settings.
+        ValueError: the folder holds, or another process writes, results with other settings; or it
+            was deleted.
     """
     path = out / FILE
     refuse_foreign(out, WRITTEN, "evaluation", path.exists() or (out / "records").exists())
@@ -49,7 +50,8 @@ def claimed_folder(
             write_atomically(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
             stack.enter_context(exclusive(running))
             stack.callback(running.with_name(f"{running.name}.lock").unlink, missing_ok=True)
-        yield
+        with undeleted(out):
+            yield
 
 
 def _is_running(out: Path) -> bool:

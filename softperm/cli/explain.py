@@ -87,7 +87,7 @@ def explain(
         raise ValueError(f"--out must end in .csv or .jsonl; got {out}")
     for path in (out, deletion):
         if path is not None:
-            ready_file(path)
+            ready_file(path, data)
     if pictures is not None:
         ready_folder(pictures)
     import torch
@@ -225,7 +225,8 @@ def _draw(
         write_atomically(path.with_name(f"{path.name}.svg"), picture)
         return
     graph = Data() if labels is None else Data(label=labels)
-    save(draw_explanation(graph, explanation, output, name), path)
+    figure = draw_explanation(graph, explanation, output, name)
+    save(figure, path.with_name(f"{path.name}.png"))
 
 
 def _labels(estimator: PiGNNEstimator, collection: Collection, i: int) -> list[Any] | None:

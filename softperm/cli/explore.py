@@ -104,7 +104,7 @@ def explore(
     out = out or (folder / "explore.html" if folder.is_dir() else Path("explore.html"))
     for path in (out, export):
         if path is not None:
-            ready_file(path)
+            ready_file(path, data)
     with lines():
         source = _read(run, data, index, options)
         contents = _gather(source, Path(run), map_method, explain, explain_seconds)

@@ -76,7 +76,7 @@ def index(
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
     check_engine(engine)
     over = map_on_ray if engine == "ray" else map_in_processes
-    with only_writer(out, "index", ready_folder(out)), lines(), progress_bars() as report:
+    with only_writer(out, ready_folder(out)), lines(), progress_bars() as report:
         _clear_unfinished(out, add)
         library = GraphIndex.open(out) if add else None
         costs = EditCosts.edges(edge_substitution) if library is None else library.costs

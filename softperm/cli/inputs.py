@@ -157,7 +157,7 @@ def compute_table(
     if options.engine == "ray" and is_dataset(data):
         raise ValueError("--engine ray reads files, not datasets by name: name a file or a folder")
     ending, is_folder = find_format(out, endings), not out.suffix
-    (ready_folder if is_folder else ready_file)(out)
+    ready_folder(out) if is_folder else ready_file(out, data)
     with lines(), progress_bars() as report:
         from softperm.estimators import streaming
         from softperm.lab import estimators
@@ -206,14 +206,13 @@ def _shards(
     rows: int,
 ) -> tuple[Callable[[], Generator[Any]], object]:
     """Opens the graphs of a file or a dataset in shards; and an identity of their content."""
-    from softperm.data.formats.shards import read_shards
+    from softperm.data.formats.shards import input_files, read_shards
     from softperm.estimators.streaming import collection_shards
     from softperm.training.sources import is_dataset
 
     if not is_dataset(source):
         path = Path(source)
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        stats = [(file.name, file.stat()) for file in files if file.is_file()]
+        stats = [(file.name, file.stat()) for file in input_files(path)]
         content = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
         return partial(read_shards, path, **columns, symmetrise=symmetrise, rows=rows), content
     graphs, ids, targets, fingerprint = _read_dataset(estimator, source, data_root)

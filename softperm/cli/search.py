@@ -87,7 +87,7 @@ def search(
         raise ValueError("--engine ray needs --by graph")
     for path in (out, matchings, picture):
         if path is not None:
-            ready_file(path)
+            ready_file(path, queries, library / "index.json")
     with lines(), progress_bars() as report:
         index: Any = GraphIndex.open(library)
         vectors = VectorIndex.open(library / VECTORS, index) if by == "vector" else None

@@ -134,7 +134,7 @@ def train(
     fabric = connect(find_device(settings["device"]), **machine)
     first, new = fabric.is_global_zero, ready_folder(out)
     with (
-        only_writer(out, "train", new) if first else nullcontext(),
+        only_writer(out, new) if first else nullcontext(),
         logging_to(out / "log.txt") if first else nullcontext(lambda message: None) as log,
     ):
         if first:

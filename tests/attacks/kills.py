@@ -356,7 +356,7 @@ def run(command: Sequence[str], inputs: Path, folder: Path, attack: Attack | Non
         finally:
             os._exit(code)
     if attack is not None and attack.change is None:
-        time.sleep(attack.seconds)
+        wait(child, attack.seconds)
         if attack.stopped is None:
             os.kill(child, signal.SIGKILL)
         else:
@@ -368,6 +368,14 @@ def run(command: Sequence[str], inputs: Path, folder: Path, attack: Attack | Non
         for name in modules.read_text().split():
             importlib.import_module(name)  # once here, and not in each of the next forks
     return os.waitstatus_to_exitcode(status)
+
+
+def wait(child: int, seconds: float) -> None:
+    """Waits for a time, or until a process has ended, which stays for ``waitpid``."""
+    end = time.monotonic() + seconds
+    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while time.monotonic() < end and os.waitid(os.P_PID, child, ended) is None:
+        time.sleep(min(0.01, seconds))
 
 
 def files_in(folder: Path) -> list[str]:

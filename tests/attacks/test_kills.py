@@ -92,7 +92,7 @@ def test_two_processes_that_add_to_an_index_lose_no_graph(paths, tmp_path):
     with exclusive(out / "run"):
         done = run_command("index", paths, "--out", out, "--add")
     assert done.exit_code == 2
-    assert "another softperm index writes to" in done.output
+    assert "another softperm command writes to" in done.output
 
 
 def test_a_training_killed_before_its_checkpoint_is_removed_is_finished(tmp_path):

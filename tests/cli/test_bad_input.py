@@ -246,8 +246,9 @@ def test_a_checkpoint_of_another_training_is_said_and_the_config_stays(data, tmp
 
 
 def test_a_second_training_in_one_folder_is_refused(data, tmp_path):
-    with only_writer(tmp_path / "run", "train"):
-        refused("another softperm train writes to", "train", data, "--out", tmp_path / "run", *FAST)
+    with only_writer(tmp_path / "run"):
+        message = "another softperm command writes to"
+        refused(message, "train", data, "--out", tmp_path / "run", *FAST)
     assert run_command("train", data, "--out", tmp_path / "run", *FAST).exit_code == 0
 
 

@@ -50,7 +50,7 @@ from softperm.data.formats.shards import (
     canonical_graph,
     check_unchanged,
     file_states,
-    is_shard_file,
+    input_files,
     read_shards,
     stem,
 )
@@ -336,9 +336,8 @@ def prepare_file(
     columns = {"smiles_column": smiles_column}
     open_shards = partial(read_shards, path, **columns, symmetrise=symmetrise, rows=rows)
     _check_header(path, open_shards, target)
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    files = [file for file in files if file.is_file() and is_shard_file(file)]
     progress("preparing graphs", 0, 1)
+    files = input_files(path)
     before = file_states(files)
     digests = [(str(file.relative_to(path)), file_digest(file)) for file in files]
     options = [path.name, target, smiles_column, symmetrise, skip_empty, repr(fields), rows]

@@ -14,7 +14,7 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +105,7 @@ def read_shards(
             path.stat()  # a missing file has no format
             source = _OneFile(path)
         if any(name.endswith("_A.txt") for name in source.names):
-            parts = _tu_parts(source, path, symmetrise, rows)
+            parts = _tu_parts(path, symmetrise, rows)
         else:
             parts = _parts(source, path, columns, rows)
         for number, (content, share, options) in enumerate(parts):
@@ -150,9 +150,22 @@ class _OneFile:
         return self.path.stat().st_size
 
 
-def is_shard_file(path: Path) -> bool:
-    """Whether a file has the ending of a format that is read piece by piece."""
-    return _ending(path.name) in READERS
+def input_files(path: Path) -> list[Path]:
+    """The file, or the files of a folder, that :func:`read_shards` reads; none if there is none."""
+    if not path.is_dir():
+        return [path] if path.exists() else []
+    names = Archive(path).names
+    tables = [name for name in names if PurePosixPath(name).name == "targets.csv"]
+    return [path / name for name in dict.fromkeys([*_graph_files(names), *tables])]
+
+
+def _graph_files(names: Sequence[str]) -> list[str]:
+    """The names of the files with graphs, in order; beside GraphML there may be other tables."""
+    prefixes = tuple(name.removesuffix("A.txt") for name in names if name.endswith("_A.txt"))
+    if prefixes:
+        return [name for name in names if name.startswith(prefixes)]
+    known = [name for name in sorted(names) if _ending(name) in READERS]
+    return [name for name in known if _ending(name) == ".graphml"] or known
 
 
 def file_states(files: Iterable[Path]) -> dict[Path, tuple[int, ...] | None]:
@@ -174,12 +187,8 @@ def check_unchanged(before: Mapping[Path, tuple[int, ...] | None]) -> None:
             )
 
 
-def _tu_parts(
-    source: Archive | _OneFile, path: Path, symmetrise: bool, rows: int
-) -> Iterator[Part]:
-    prefixes = tuple(name.removesuffix("A.txt") for name in source.names if name.endswith("_A.txt"))
-    names = [name for name in source.names if name.startswith(prefixes)]
-    before = file_states([path / name for name in names] if path.is_dir() else [path])
+def _tu_parts(path: Path, symmetrise: bool, rows: int) -> Iterator[Part]:
+    before = file_states(input_files(path))
     _, graphs, targets = read_tu_graphs(path, symmetrise)
     check_unchanged(before)
     columns = {name: values.tolist() for name, values in targets.items()}
@@ -196,9 +205,7 @@ def _parts(
     source: Archive | _OneFile, path: Path, columns: dict[str, Any], rows: int
 ) -> Iterator[Part]:
     """The parts of all files of a source, one file after the other in the order of their names."""
-    names = [name for name in sorted(source.names) if _ending(name) in READERS]
-    graphml = [name for name in names if _ending(name) == ".graphml"]
-    names = graphml or names  # beside GraphML files there may be a table of targets
+    names = _graph_files(source.names)
     readers = {READERS[_ending(name)] for name in names}
     if isinstance(source, _OneFile) and not names:
         raise ValueError(f"{path} is not in a known format; expected {_KNOWN}")
