@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection, spacious
 from softperm.data.features import ColourVocabulary, colour_counts
+from softperm.files import release_pages
 from softperm.jit import kernel
 from softperm.parallel import cores, over_ranges
 from softperm.training.tasks import (
@@ -321,6 +322,8 @@ class GraphForest:
         def grow() -> tuple[Sequence[Trees], np.ndarray, int]:
             """The forests, their shares, and the number of columns that they read."""
             rows = _rows(graphs, chosen, colours, align, most_degree)
+            tensors = [y, *(getattr(graphs, field.name) for field in fields(graphs))]
+            release_pages(t.data_ptr() for t in tensors if isinstance(t, Tensor))
             columns = _columns_of(rows, graphs, colours, most_degree)
             own = np.ones(len(rows)) if weights is None else weights
             own = own * (1.0 if factors is None else factors.numpy()[targets.astype(int)])
