@@ -1,12 +1,13 @@
 """Molecules per second of ``embed`` on a GPU, and the share of time with a kernel running.
 
     python benchmarks/streaming_gpu.py prepare .study     # with RDKit: molecules as JSON Lines
-    python benchmarks/streaming_gpu.py measure .study --out h200.json
+    python benchmarks/streaming_gpu.py measure .study --repeat 10 --out h200.json
 
-``prepare`` writes the molecules of ogbg-molhiv as node-link graphs and as SMILES, and trains a
-small model, so that the machine that measures needs neither RDKit nor the dataset. ``measure``
-embeds them from JSON Lines, from a collection that is encoded already and, where RDKit is
-installed, from SMILES; all of them write parts of a table.
+``prepare`` writes the molecules of ogbg-molhiv (or the first ``--molecules`` of them) as node-link
+graphs and as SMILES, and trains a small model, so that the machine that measures needs neither
+RDKit nor the dataset. ``measure`` repeats them and embeds them from JSON Lines, from a collection
+that is encoded already and, where RDKit is installed, from SMILES; all of them write parts of a
+table.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from softperm.data.formats.shards import read_shards
 from softperm.estimators.streaming import ShardWorker, collection_shards, run_shards, write_table
 from softperm.settings import PAPER
 
+PART = 16_384  # graphs whose vectors are in memory together
 
-def prepare(folder: Path, data: Path) -> None:
+
+def prepare(folder: Path, data: Path, molecules: int | None) -> None:
     """Writes ``molecules.jsonl.gz``, ``molecules.csv.gz`` and ``model`` into a folder."""
     from softperm.data.molecules import raw_graph_from_smiles
 
     with gzip.open(data / "ogbg-molhiv/mapping/mol.csv.gz", "rt") as stream:
-        smiles = [row["smiles"] for row in csv.DictReader(stream)]
+        smiles = [row["smiles"] for row in csv.DictReader(stream)][:molecules]
     folder.mkdir(exist_ok=True)
     with gzip.open(folder / "molecules.jsonl.gz", "wt", compresslevel=9) as out:
         for text in smiles:
@@ -55,6 +58,22 @@ def prepare(folder: Path, data: Path) -> None:
     made.fit(few, ["N" in text for text in few]).save(folder / "model")
 
 
+def wait(device: str) -> None:
+    """Waits until the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def repeat_lines(source: Path, target: Path, times: int, header: bool) -> Path:
+    """A compressed file as a plain one, with its lines after the header several times."""
+    with gzip.open(source, "rb") as lines, target.open("wb") as out:
+        out.write(lines.readline() if header else b"")
+        text = lines.read()
+        for _ in range(times):
+            out.write(text)
+    return target
+
+
 def embed(worker: ShardWorker, open_shards, rows: int) -> dict[str, float]:
     """Time and rate of one run, and the share of it with a kernel running."""
     with tempfile.TemporaryDirectory() as place:
@@ -62,11 +81,12 @@ def embed(worker: ShardWorker, open_shards, rows: int) -> dict[str, float]:
         worker = ShardWorker(
             worker.model, worker.device, folder=parts, vectors=True, ending=worker.ending
         )
-        torch.cuda.synchronize()
+        wait(worker.device)
         began = time.monotonic()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            write_table(worker, open_shards, Path(place) / "out.npz", {}, run_shards)
-            torch.cuda.synchronize()
+        activity = torch.profiler.ProfilerActivity.__members__[worker.device.upper()]
+        with torch.profiler.profile(activities=[activity]) as profile:
+            write_table(worker, open_shards, parts, {}, run_shards)
+            wait(worker.device)
         seconds = time.monotonic() - began
     spans = sorted(
         (event.time_range.start, event.time_range.end)
@@ -85,32 +105,34 @@ def embed(worker: ShardWorker, open_shards, rows: int) -> dict[str, float]:
     }
 
 
-def measure(folder: Path, out: Path) -> None:
+def measure(folder: Path, out: Path, repeat: int, device: str) -> None:
     """Writes the rates from JSON Lines, from an encoded collection and from SMILES."""
-    model, path = str(folder / "model"), folder / "molecules.jsonl.gz"
-    worker = ShardWorker(model, "cuda", vectors=True, folder=Path(), ending=".npz")
-    file = read_graphs(path)
-    graphs = worker.estimator.collect(file.graphs)
+    worker = ShardWorker(str(folder / "model"), device, vectors=True, folder=Path(), ending=".npz")
+    graphs = worker.estimator.collect(read_graphs(folder / "molecules.jsonl.gz").graphs)
     worker.estimator.vectors_of(worker.estimator._encode(graphs.select(torch.arange(512))))
-    repeated = graphs.select(torch.arange(len(graphs)).repeat(5))
+    repeated = graphs.select(torch.arange(len(graphs)).repeat(repeat))
     ids = [str(i) for i in range(len(repeated))]
-    network = time.monotonic()
     encoded = worker.estimator._encode(repeated)
-    features = time.monotonic() - network
-    network = time.monotonic()
-    worker.estimator.vectors_of(encoded)
-    network = time.monotonic() - network
+    wait(device)
+    began = time.monotonic()
+    for first in range(0, len(encoded), PART):
+        worker.estimator.vectors_of(encoded.select(torch.arange(len(encoded))[first:][:PART]))
+    network = time.monotonic() - began
     result = {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "cores": len(os.sched_getaffinity(0)),
-        "json_lines": embed(worker, partial(read_shards, path), len(graphs)),
-        "collection": embed(worker, partial(collection_shards, repeated, ids, {}), len(repeated)),
-        "features_alone_graphs_per_second": round(len(repeated) / features),
         "network_alone_graphs_per_second": round(len(repeated) / network),
+        "collection": embed(worker, partial(collection_shards, repeated, ids, {}), len(repeated)),
     }
-    if find_spec("rdkit") is not None:
-        table = partial(read_shards, folder / "molecules.csv.gz")
-        result["smiles"] = embed(worker, table, len(graphs))
+    with tempfile.TemporaryDirectory() as place:
+        for name, file, needs in (
+            ("json_lines", "molecules.jsonl", "json"),
+            ("smiles", "molecules.csv", "rdkit"),
+        ):
+            if find_spec(needs) is not None:
+                header, target = needs == "rdkit", Path(place) / file
+                table = repeat_lines(folder / f"{file}.gz", target, repeat, header)
+                result[name] = embed(worker, partial(read_shards, table), len(repeated))
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 
@@ -120,12 +142,15 @@ def main() -> None:
     parser.add_argument("action", choices=["prepare", "measure"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SOFTPERM_DATA", "data")))
+    parser.add_argument("--molecules", type=int, help="how many; by default all")
+    parser.add_argument("--repeat", type=int, default=5, help="how often each is embedded")
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, default=Path("streaming-gpu.json"))
     args = parser.parse_args()
     if args.action == "prepare":
-        prepare(args.folder, args.data)
+        prepare(args.folder, args.data, args.molecules)
     else:
-        measure(args.folder, args.out)
+        measure(args.folder, args.out, args.repeat, args.device)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,18 @@ import errno
 import glob
 import hashlib
 import json
+import mmap
 import os
 import platform
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from io import TextIOBase
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakValueDictionary
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
@@ -285,3 +288,23 @@ def _is_running(process: int) -> bool:
     except OSError as error:  # it runs, but belongs to another user
         return not isinstance(error, ProcessLookupError)
     return True
+
+
+_MAPPINGS: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by address
+_PAGEOUT = 21  # MADV_PAGEOUT of Linux, which Python does not name
+
+
+def note_mapping(address: int, mapping: mmap.mmap) -> None:
+    """Notes that the array at an address is mapped from a file; see :func:`release_pages`."""
+    _MAPPINGS[address] = mapping
+
+
+def release_pages(addresses: Iterable[int]) -> None:
+    """Frees the memory of arrays that are mapped from files; their next use reads the files.
+
+    The system does so by itself when memory is short. Other systems than Linux keep the pages.
+    """
+    mappings = [_MAPPINGS[address] for address in addresses if address in _MAPPINGS]
+    for mapping in mappings if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):  # an older kernel
+            mapping.madvise(_PAGEOUT)

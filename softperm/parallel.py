@@ -19,6 +19,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from softperm.errors import one_line
+from softperm.startup import collect_rarely, defer_imports
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -104,18 +105,24 @@ def over_ranges(
 
 
 def map_in_processes(
-    function: Callable[[T], R], items: Iterable[T], processes: int | None = None
+    function: Callable[[T], R],
+    items: Iterable[T],
+    processes: int | None = None,
+    *,
+    helping: bool = False,
 ) -> Iterator[R]:
     """The results of ``function`` for all items, in order, computed by several processes.
 
-    At most two items per process are computed or wait to be consumed, and no further items are
-    read, so memory stays bounded. Works in notebooks and in scripts without
+    At most two items per process (four with ``helping``) are computed or wait to be consumed, and
+    no further items are read, so memory stays bounded. Works in notebooks and in scripts without
     ``if __name__ == "__main__"``. The processes end with this one, also after ``kill -9``.
 
     Args:
         function: any function, or a partial of one.
         items: its arguments.
         processes: number of processes; by default one for each core.
+        helping: whether this process is one of them. It computes while the others start, and
+            whenever they have enough to do.
 
     Yields:
         The results.
@@ -132,12 +139,18 @@ def map_in_processes(
         return
     from joblib.externals.loky import ProcessPoolExecutor
 
-    pool = ProcessPoolExecutor(processes, initializer=_end_with_parent, initargs=(os.getpid(),))
+    others, most = processes - helping, (4 if helping else 2) * processes
+    pool = ProcessPoolExecutor(others, initializer=_begin_worker, initargs=(os.getpid(),))
     waiting: deque[Future] = deque()
-    submitted = (pool.submit(function, item) for item in chain(first, items))
     try:
-        for future in _in_order(submitted, waiting, 2 * processes):
-            yield future.result()
+        for item in chain(first, items):
+            busy = sum(not future.done() for future in waiting)
+            alone = helping and busy > others
+            waiting.append(_computed(function, item) if alone else pool.submit(function, item))
+            while waiting and (waiting[0].done() or len(waiting) >= most):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise OSError(
             "a worker process was killed, probably for lack of memory; free some memory and run "
@@ -147,6 +160,16 @@ def map_in_processes(
         for future in waiting:
             future.cancel()
         pool.shutdown(wait=True)  # kill_workers=True would race with loky's queue of items
+
+
+def _computed(function: Callable[[T], R], item: T) -> Future[R]:
+    """A result that is there already, or an error that waits for its turn."""
+    future: Future[R] = Future()
+    try:
+        future.set_result(function(item))
+    except Exception as error:  # raised by result()
+        future.set_exception(error)
+    return future
 
 
 def _in_order(futures: Iterable[T], waiting: deque[T], most: int) -> Iterator[T]:
@@ -295,8 +318,13 @@ def _import_ray() -> Any:
     return ray
 
 
-def _end_with_parent(parent: int) -> None:
-    """Ends this worker process soon after its parent; loky's workers would wait for ever."""
+def _begin_worker(parent: int) -> None:
+    """Starts this worker process as a command, and ends it soon after its parent.
+
+    loky's workers would wait for ever.
+    """
+    defer_imports()
+    collect_rarely()
 
     def watch() -> None:
         while os.getppid() == parent:

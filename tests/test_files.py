@@ -6,12 +6,15 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from softperm.files import exclusive, remove_abandoned, write_atomically
+from softperm.data.collection import MAPPED_BYTES, spacious
+from softperm.files import exclusive, release_pages, remove_abandoned, write_atomically
 
 DIES_WHILE_WRITING = """
 import os, signal, sys
@@ -100,3 +103,26 @@ def test_a_file_is_the_lock_where_the_file_system_has_none(
         with exclusive(tmp_path / "it", wait=None):  # the holder is dead
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["it.lock"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux frees these pages")
+def test_released_pages_leave_memory_and_keep_their_values():
+    array = spacious((MAPPED_BYTES // 4 + 1,), np.int32)
+    array[:] = np.arange(len(array))
+    before = resident("RssFile:")
+    if resident("RssShmem:") > MAPPED_BYTES // 1024:
+        pytest.skip("the folder of temporary files is in memory")
+    for _ in range(100):  # pages that are not on the disk yet stay until they are
+        release_pages([array.ctypes.data])
+        if resident("RssFile:") < before - MAPPED_BYTES // 2048:
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the pages stay in memory")
+    np.testing.assert_array_equal(array, np.arange(len(array)))
+
+
+def resident(field: str) -> int:
+    """Kilobytes of a field of this process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1])

@@ -12,7 +12,7 @@ import pytest
 import softperm
 
 PACKAGE = Path(softperm.__file__).parent
-FOUNDATION = ["errors", "files", "jit", "parallel", "progress", "pyg", "settings"]
+FOUNDATION = ["errors", "files", "jit", "startup", "parallel", "progress", "pyg", "settings"]
 ROOMS = [
     "data", "ops", "nn", "training", "distance", "estimators", "search", "explain", "explore",
     "lab", "cli", "__main__",

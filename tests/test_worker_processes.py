@@ -36,6 +36,29 @@ def test_several_processes_compute() -> None:
     assert os.getpid() not in pids
 
 
+def test_a_helping_process_computes_beside_the_others_and_keeps_the_order() -> None:
+    def work(item: int) -> tuple[int, int]:
+        time.sleep(0.05)
+        return item, os.getpid()
+
+    results = list(map_in_processes(work, range(60), processes=2, helping=True))
+    assert [item for item, _ in results] == [*range(60)]
+    assert len({pid for _, pid in results}) == 2
+    assert os.getpid() in {pid for _, pid in results}
+
+
+def test_a_helping_process_raises_the_error_of_the_first_item() -> None:
+    def fail(item: int) -> int:
+        time.sleep(0.2 if item == 1 else 0)
+        if item:
+            raise ValueError(f"item {item}")
+        return item
+
+    with pytest.raises(ValueError, match="item 1"):
+        list(map_in_processes(fail, range(20), processes=2, helping=True))
+    assert workers() == []
+
+
 def test_items_are_read_only_a_little_ahead() -> None:
     read = []
 

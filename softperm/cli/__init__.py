@@ -15,8 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from softperm import __version__
-from softperm.cli.startup import collect_rarely, defer_imports
 from softperm.errors import one_line
+from softperm.startup import collect_rarely, defer_imports
 
 COMMANDS = (
     "train", "predict", "embed", "explain", "distance", "index", "search", "explore", "evaluate",

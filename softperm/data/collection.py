@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from softperm.data.features import structural_features
+from softperm.files import note_mapping
 from softperm.pyg import Batch, Data
 
 SPAN_VERTICES = 1 << 20  # of graphs that are worked on at once
@@ -322,7 +324,10 @@ def spacious(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.zeros(shape, dtype)
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
-        return np.memmap(file, dtype, "r+", shape=shape)
+        mapping = mmap.mmap(file.fileno(), size)
+    array = np.frombuffer(mapping, dtype).reshape(shape)
+    note_mapping(array.ctypes.data, mapping)
+    return array
 
 
 def prepare(batch: GraphBatch) -> GraphBatch:

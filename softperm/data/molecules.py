@@ -188,9 +188,10 @@ def encode(mols: Iterable[Mol], encoding: Encoding) -> Molecules:
     sizes, edge_counts, atoms, rows, columns, bonds = [], [], [], [], [], []
     for mol in mols:
         sizes.append(mol.GetNumAtoms())
-        atoms.extend(encoding.atom(atom) for atom in mol.GetAtoms())
+        # GetAtoms and GetBonds, RDKit's sequences in Python, take twice as long
+        atoms.extend(map(encoding.atom, map(mol.GetAtomWithIdx, range(sizes[-1]))))
         edges = []
-        for bond in mol.GetBonds():
+        for bond in map(mol.GetBondWithIdx, range(mol.GetNumBonds())):
             u, v, codes = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), encoding.bond(bond)
             edges += [(u, v, codes), (v, u, codes)]
         edges.sort()
@@ -247,9 +248,9 @@ def read_ogb(smiles: str) -> Molecules:
 
 
 # Elements between which RDKit makes no dative bonds, and twice the orders of their bonds.
-_ORGANIC = frozenset([5, 6, 7, 8, 9, 14, 15, 16, 17, 34, 35, 53])
+_ORGANIC = (5, 6, 7, 8, 9, 14, 15, 16, 17, 34, 35, 53)
 _TYPE_OF_ORDER = {2: "SINGLE", 3: "AROMATIC", 4: "DOUBLE", 6: "TRIPLE", 8: "QUADRUPLE"}
-_ATOMS = re.compile(r"\[[^]]*\]|Br|Cl|[BCNOPSFIbcnops]").findall
+_BRACKETS = re.compile(r"\[[^]\n]*\]").finditer
 _OTHER_BOND = re.compile(r"[<>~\s]").search
 _SYMBOL = re.compile(r"\[?\d*([A-Z][a-z]?|[a-z]{1,2})")
 _LARGE = 500  # atoms of a molecule whose matrix of bond orders would be large
@@ -273,43 +274,47 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
     options = chem.SmilesParserParams()
     options.sanitize = options.removeHs = False
 
-    def plain(text: str) -> tuple[list[int], np.ndarray] | None:
-        """Elements and bond orders (N, N) of a small organic molecule without hydrogens."""
-        atoms = _ATOMS(text)
-        numbers = [*map(_atomic_number, atoms)]
-        if not 0 < len(atoms) <= _LARGE or not _ORGANIC.issuperset(numbers) or _OTHER_BOND(text):
-            return None
+    def bond_orders(text: str, atoms: int) -> np.ndarray | None:
+        """The bond orders (N, N) of a small organic molecule without hydrogens."""
         mol = chem.MolFromSmiles(text, options)
-        if mol is None or mol.GetNumAtoms() != len(numbers):
+        if mol is None or mol.GetNumAtoms() != atoms:
             return None
         try:
             chem.SanitizeMol(mol, steps)
         except ValueError:
             return None
-        return numbers, chem.GetAdjacencyMatrix(mol, useBO=True)
+        return chem.GetAdjacencyMatrix(mol, useBO=True)
 
+    texts = [text.strip() for text in smiles]
+    elements, sizes = _elements(texts)
+    foreign = ~np.isin(elements, _ORGANIC)
+    foreign = np.bincount(np.repeat(np.arange(len(texts)), sizes)[foreign], minlength=len(texts))
+    plain = (sizes > 0) & (sizes <= _LARGE) & (foreign == 0)
     parts: list[Molecules] = []
     problems: dict[int, str] = {}
-    waiting: list[tuple[list[int], np.ndarray]] = []
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
 
     def join_waiting() -> None:
         if waiting:
             parts.append(_plain_molecules(*zip(*waiting, strict=True)))
             waiting.clear()
 
-    entries = 0
+    entries = last = 0
     with BlockLogs():
-        for i, text in enumerate(smiles):
-            parsed = plain(text.strip())
-            if parsed is not None:
-                waiting.append(parsed)
-                entries += parsed[1].size
+        for i, (text, size, usual) in enumerate(
+            zip(texts, sizes.tolist(), plain.tolist(), strict=True)
+        ):
+            last += size
+            orders = bond_orders(text, size) if usual else None
+            if orders is not None:
+                waiting.append((elements[last - size : last], orders))
+                entries += orders.size
                 if entries > _ENTRIES:
                     join_waiting()
                     entries = 0
                 continue
             try:
-                molecule = encode([parse_smiles(text)], _SYMBOLS)
+                molecule = encode([parse_smiles(smiles[i])], _SYMBOLS)
             except ValueError as error:
                 problems[i] = str(error)
                 continue
@@ -340,11 +345,40 @@ def _numbers_of_symbols() -> dict[str, int]:
     return {symbol: number for number, symbol in enumerate(element_symbols())}
 
 
-def _plain_molecules(numbers: Sequence[list[int]], orders: Sequence[np.ndarray]) -> Molecules:
+def _elements(texts: Sequence[str]) -> tuple[Int[np.ndarray, " v"], Int[np.ndarray, " b"]]:
+    """The elements of the atoms of all SMILES, and how many atoms each has.
+
+    An unknown element is 0. A text with other characters than those of common SMILES has no atoms.
+    """
+    lines = [text if text.isascii() and not _OTHER_BOND(text) else "" for text in texts]
+    joined = "\n".join(lines)
+    characters = np.frombuffer(joined.encode(), dtype=np.uint8)
+    elements = _elements_of_letters()[characters]  # −1 where no atom begins
+    for first, second in ("Br", "Cl"):
+        pair = (characters[:-1] == ord(first)) & (characters[1:] == ord(second))
+        elements[:-1][pair] = _atomic_number(first + second)
+    for bracket in _BRACKETS(joined):
+        elements[slice(*bracket.span())] = -1
+        elements[bracket.start()] = _atomic_number(bracket[0])
+    place = (elements >= 0).nonzero()[0]
+    line = np.cumsum(characters == ord("\n"))[place]
+    return elements[place], np.bincount(line, minlength=len(lines))
+
+
+@cache
+def _elements_of_letters() -> Int[np.ndarray, " 256"]:
+    """The element of an atom that is a letter; −1 for other characters."""
+    elements = np.full(256, -1, dtype=np.int64)
+    for letter in "BCNOPSFIbcnops":
+        elements[ord(letter)] = _atomic_number(letter)
+    return elements
+
+
+def _plain_molecules(numbers: Sequence[np.ndarray], orders: Sequence[np.ndarray]) -> Molecules:
     """Molecules from the elements and the bond orders (N, N) of each."""
     sizes = np.array([len(each) for each in numbers])
     entries = np.concatenate([matrix.ravel() for matrix in orders])
-    place = entries.nonzero()[0]  # (E,), both directions of every bond, sorted
+    place = np.flatnonzero(entries != 0)  # (E,), both directions of every bond, sorted
     first = np.concatenate([[0], np.cumsum(sizes**2)])
     owner = np.repeat(np.arange(len(sizes)), sizes**2)[place]
     bond = _order_types()[(2 * entries[place]).astype(np.int64)]
@@ -353,7 +387,7 @@ def _plain_molecules(numbers: Sequence[list[int]], orders: Sequence[np.ndarray])
         sizes=sizes,
         edge_counts=np.bincount(owner, minlength=len(sizes)),
         edge_index=np.stack(np.divmod(place - first[owner], sizes[owner])),
-        atom=np.concatenate([np.array(each, dtype=np.int64) for each in numbers])[:, None],
+        atom=np.concatenate(numbers)[:, None],
         bond=bond[:, None],
     )
 

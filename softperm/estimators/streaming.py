@@ -357,15 +357,21 @@ class ShardWorker:
         compute = self._vectors if self.vectors else self._predictions
         with _one_thread():
             names, values = compute(encoded)
-            own = names if self.columns is None else names[: len(names) - len(self.columns.names)]
-            columns = values.T if isinstance(values, np.ndarray) else values[: len(own)]
-            finite = [np.isfinite(column) for column in columns if column.dtype.kind == "f"]
-            if finite and not (kept := np.logical_and.reduce(finite)).all():
+            kept = self._finite(values)
+            if not kept.all():
                 encoded = self._with_problems(encoded, kept)
                 names, values = compute(encoded)
         write_atomically(part.with_suffix(".json"), json.dumps(asdict(encoded.summary)))
         write_part(part, Results(encoded.ids, encoded.problems, names, values))
         return encoded.summary
+
+    def _finite(self, values: Sequence[np.ndarray] | np.ndarray) -> Bool[np.ndarray, " b"]:
+        """Whether all values of a graph that the model computed are finite."""
+        if isinstance(values, np.ndarray):
+            return np.isfinite(values).all(axis=1)
+        own = values[: len(values) - (0 if self.columns is None else len(self.columns.names))]
+        floats = [np.isfinite(column) for column in own if column.dtype.kind == "f"]
+        return np.logical_and.reduce([np.ones(len(own[0]), dtype=bool), *floats])
 
     def _with_problems(self, encoded: Encoded, kept: Bool[np.ndarray, " b"]) -> Encoded:
         """The graphs that are kept; the rows of the others have a problem."""
@@ -481,8 +487,8 @@ def run_shards(
 ) -> Generator[tuple[int, Summary]]:
     """Computes all parts that are not there yet, on this machine.
 
-    On a CPU each process computes whole parts. For a GPU, other processes read graphs and compute
-    features while this one computes.
+    On a CPU each process, this one included, computes whole parts. For a GPU, other processes read
+    graphs and compute features while this one computes.
 
     Args:
         worker: what to do with a shard.
@@ -507,7 +513,7 @@ def run_shards(
 
         if worker.device == "cpu":
             compute = lambda shard: (shard.number, worker(shard))  # noqa: E731
-            results = map_in_processes(compute, unfinished(), processes)
+            results = map_in_processes(compute, unfinished(), processes, helping=True)
         else:
             reader = replace(worker, device="cpu")  # reading needs no copy of the model on the GPU
             encoded = map_in_processes(reader.encode, unfinished(), processes)

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from softperm.errors import one_line
-from softperm.files import remove_abandoned_parts, write_atomically
+from softperm.files import appearing, remove_abandoned_parts, write_atomically
 
 FORMAT = 2
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -50,9 +50,11 @@ def write_folder(
     whole = {"softperm_format": FORMAT, **config}
     text = json.dumps(whole, indent=2, allow_nan=False) + "\n"
     blank = save(contiguous, metadata={_KEY: f"{_BLANK} {json.dumps(whole)}"})
-    for name, content in ((WEIGHTS, _with_checksum(blank, _digest(blank))), (CONFIG, text)):
+    for name in (WEIGHTS, CONFIG):
         remove_abandoned_parts(folder / name)
-        write_atomically(folder / name, content)
+    with appearing(folder / WEIGHTS) as stream:
+        stream.writelines(_with_checksum(blank, _digest([blank])))
+    write_atomically(folder / CONFIG, text)
 
 
 def read_folder(
@@ -100,14 +102,18 @@ def local_folder(folder: str | Path) -> Path:
     return _download(str(folder)) if str(folder).startswith("hf://") else Path(folder)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _digest(parts: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
-def _with_checksum(content: bytes, checksum: str) -> bytes:
-    """The file's content with another checksum in its header."""
+def _with_checksum(content: bytes, checksum: str) -> list[bytes | memoryview]:
+    """The file's content with another checksum in its header, in parts that are not copies."""
     start = content.index(f'"{_KEY}":"'.encode()) + len(_KEY) + 4
-    return content[:start] + checksum.encode() + content[start + len(_BLANK) :]
+    view = memoryview(content)
+    return [view[:start], checksum.encode(), view[start + len(_BLANK) :]]
 
 
 def _metadata(content: bytes) -> dict[str, str]:

@@ -7,7 +7,7 @@ reads, so that a model folder holds no pickle and prediction does not need sciki
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection, spacious
 from softperm.data.features import ColourVocabulary, colour_counts
+from softperm.files import release_pages
 from softperm.jit import kernel
 from softperm.parallel import cores, over_ranges
 from softperm.training.tasks import (
@@ -47,7 +48,16 @@ EVIDENCE_GRAPHS = 4096  # training graphs on which forests are compared
 EVIDENCE_PRIOR = 5.0  # graphs that each forest is assumed to have predicted best beforehand
 NETWORK_PRIOR = 40.0  # the same for a network and its forests together, by their usual shares
 _AT_ONCE = 4096  # graphs whose rows are in memory together
-_DTYPES = {"threshold": torch.float64, "value": torch.float32}  # all others are int32
+_ARRAYS = {
+    "roots": np.int32,
+    "feature": np.int32,
+    "threshold": np.float64,
+    "left": np.int32,
+    "right": np.int32,
+    "leaf_ptr": np.int32,
+    "output": np.int32,
+    "value": np.float32,
+}
 _LEAST = 1e-4  # probability of a class that no tree gives
 _DOUBT = 0.01  # share of a forest's probability that is spread over all classes in comparisons
 
@@ -84,57 +94,75 @@ class Trees:
         trees: Sequence[DecisionTreeClassifier | DecisionTreeRegressor],
         codes: Int[np.ndarray, " c"],
         factors: Float[np.ndarray, " c"] | float = 1.0,
-        shares: Sequence[float] | None = None,
-        first: Sequence[int] | None = None,
+        first: int = 0,
     ) -> Trees:
-        """The trees of fitted forests.
+        """The trees of a fitted forest.
 
         Args:
-            trees: of one classification or of several regressions.
+            trees: of a classification or of several regressions.
             codes: the output of each of the trees' classes or targets.
             factors: by which the values of each class are multiplied.
-            shares: weight of each tree in the mean, 1 in all; equal weights by default.
-            first: column of the rows that each tree has as its first; 0 by default.
+            first: column of the rows that the trees have as their first.
         """
-        parts: dict[str, list[np.ndarray]] = {
-            f.name: [] for f in fields(cls) if f.name != "outputs"
-        }
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in _ARRAYS}
         nodes = leaves = entries = 0
-        weights = [1.0] * len(trees) if shares is None else [len(trees) * s for s in shares]
-        starts = [0] * len(trees) if first is None else first
-        for each, weight, start in zip(trees, weights, starts, strict=True):
+        for each in trees:
             tree = each.tree_
             leaf = tree.children_left < 0
             # (leaves, C): shares of classes have their axis last, targets of a regression first
-            values = tree.value[leaf].reshape(int(leaf.sum()), -1) * factors * weight
+            values = tree.value[leaf].reshape(int(leaf.sum()), -1) * factors
             row, column = np.nonzero(values)
             left = np.where(leaf, np.cumsum(leaf) - 1 + leaves, tree.children_left + nodes)
-            parts["roots"].append(np.array([nodes]))
-            parts["feature"].append(np.where(leaf, -1, tree.feature + start))
-            parts["threshold"].append(tree.threshold)
-            parts["left"].append(left)
-            parts["right"].append(tree.children_right + nodes)
-            parts["leaf_ptr"].append(np.cumsum(np.bincount(row, minlength=len(values))) + entries)
-            parts["output"].append(codes[column])
-            parts["value"].append(values[row, column])
+            arrays = {
+                "roots": np.array([nodes]),
+                "feature": np.where(leaf, -1, tree.feature + first),
+                "threshold": tree.threshold,
+                "left": left,
+                "right": tree.children_right + nodes,
+                "leaf_ptr": np.cumsum(np.bincount(row, minlength=len(values))) + entries,
+                "output": codes[column],
+                "value": values[row, column],
+            }
+            for name, array in arrays.items():
+                parts[name].append(array.astype(_ARRAYS[name]))
             nodes, leaves, entries = nodes + len(leaf), leaves + len(values), entries + len(row)
-        parts["leaf_ptr"].insert(0, np.array([0]))
-        kinds = {"threshold": np.float64, "value": np.float32}
-        arrays = {n: np.concatenate(p).astype(kinds.get(n, np.int32)) for n, p in parts.items()}
+        parts["leaf_ptr"].insert(0, np.zeros(1, np.int32))
+        arrays = {name: np.concatenate(some) for name, some in parts.items()}
         return cls(**arrays, outputs=int(codes.max()) + 1)
+
+    @classmethod
+    def mean(cls, forests: Sequence[Trees], shares: Sequence[float]) -> Trees:
+        """The mean of several forests with the same outputs, weighted by shares of 1 in all."""
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in _ARRAYS}
+        count, nodes, leaves = sum(len(each.roots) for each in forests), 0, 0
+        entries = 0
+        for each, share in zip(forests, shares, strict=True):
+            arrays = {name: getattr(each, name) for name in _ARRAYS}
+            arrays["roots"] = each.roots + nodes
+            arrays["left"] = each.left + np.where(each.feature < 0, leaves, nodes)
+            arrays["right"] = each.right + nodes
+            arrays["leaf_ptr"] = each.leaf_ptr[bool(entries) :] + entries
+            arrays["value"] = each.value * np.float32(share * count / len(each.roots))
+            for name, array in arrays.items():
+                parts[name].append(array)
+            nodes, leaves = nodes + len(each.feature), leaves + len(each.leaf_ptr) - 1
+            entries += len(each.value)
+        arrays = {
+            n: np.concatenate(some).astype(_ARRAYS[n], copy=False) for n, some in parts.items()
+        }
+        return cls(**arrays, outputs=forests[0].outputs)
 
     def __call__(self, rows: Float[np.ndarray, "B Z"]) -> Float[np.ndarray, "B C"]:
         """The weighted mean of the trees' values for each row."""
         total = np.zeros((len(rows), self.outputs), dtype=np.float64)
-        arrays = [getattr(self, f.name) for f in fields(self) if f.name != "outputs"]
+        arrays = [getattr(self, name) for name in _ARRAYS]
         work = len(rows) * len(self.roots) * 32
         over_ranges(_add_trees, len(rows), work, np.ascontiguousarray(rows), total, *arrays)
         return total / len(self.roots)
 
     def tensors(self) -> dict[str, Tensor]:
         """The arrays by name."""
-        names = [f.name for f in fields(self) if f.name != "outputs"]
-        return {name: torch.from_numpy(getattr(self, name)) for name in names}
+        return {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], outputs: int, columns: int) -> Trees:
@@ -143,13 +171,13 @@ class Trees:
         Raises:
             ValueError: the arrays are not a forest on such rows.
         """
-        names = {f.name for f in fields(cls) if f.name != "outputs"}
-        if set(tensors) != names or any(t.ndim != 1 for t in tensors.values()):
-            raise ValueError(f"a forest needs the vectors {', '.join(sorted(names))}")
-        for name, tensor in tensors.items():
-            if tensor.dtype != _DTYPES.get(name, torch.int32):
-                raise ValueError(f"{name} of its forest has the type {tensor.dtype}")
-        trees = cls(**{name: tensors[name].numpy() for name in names}, outputs=outputs)
+        if set(tensors) != set(_ARRAYS) or any(t.ndim != 1 for t in tensors.values()):
+            raise ValueError(f"a forest needs the vectors {', '.join(sorted(_ARRAYS))}")
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        for name, array in arrays.items():
+            if array.dtype != _ARRAYS[name]:
+                raise ValueError(f"{name} of its forest has the type {tensors[name].dtype}")
+        trees = cls(**arrays, outputs=outputs)
         trees._check(columns)
         return trees
 
@@ -286,30 +314,40 @@ class GraphForest:
             every_round=True,
         )
         most_degree = largest_degree(graphs, chosen) if weigh else None
-        rows = _rows(graphs, chosen, colours, align, most_degree)
         targets = task.encode(y[chosen]).double().numpy()
         weights = None if weight is None else weight[chosen].double().numpy()
-        codes, grown = _grow(
-            rows, targets, weights, task, _columns_of(rows, graphs, colours, most_degree),
-            trees, seed,
-        )  # fmt: skip
-        shares = np.array([len(each) for each in grown]) / sum(map(len, grown))
-        if weigh:
-            shares = np.full(len(grown), 1 / len(grown))
-        if weigh and align is None and len(grown) > 1:
-            sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:EVIDENCE_GRAPHS])
-            unseen = np.stack([each.out_of_bag(rows, sample, codes, task) for each in grown])
+        codes = _tree_outputs(targets, task)
+        of_code = 1.0 if factors is None else factors[codes].numpy()
+
+        def grow() -> tuple[Sequence[Trees], np.ndarray, int]:
+            """The forests, their shares, and the number of columns that they read."""
+            rows = _rows(graphs, chosen, colours, align, most_degree)
+            tensors = [y, *(getattr(graphs, field.name) for field in fields(graphs))]
+            release_pages(t.data_ptr() for t in tensors if isinstance(t, Tensor))
+            columns = _columns_of(rows, graphs, colours, most_degree)
             own = np.ones(len(rows)) if weights is None else weights
             own = own * (1.0 if factors is None else factors.numpy()[targets.astype(int)])
-            shares = evidence_shares(task, unseen, targets[sample], own[sample])
-        every = [tree for each in grown for tree in each.trees]
-        first = [each.first for each in grown for _ in each.trees]
-        of_tree = [s / len(each) for s, each in zip(shares, grown, strict=True) for _ in each.trees]
-        own = 1.0 if factors is None else factors[codes].numpy()
+            sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:EVIDENCE_GRAPHS])
+
+            def reduce(grown: _Grown) -> tuple[Trees, np.ndarray | None]:
+                unseen = grown.out_of_bag(rows, sample, codes, task) if evidence else None
+                return Trees.of(grown.trees, codes, of_code, grown.first), unseen
+
+            evidence = weigh and align is None and min(trees, len(columns)) > 1
+            # scikit-learn's trees take several times the memory: only one forest at a time
+            grown = map(reduce, _grow(rows, targets, weights, task, columns, trees, seed))
+            forests, unseen = zip(*grown, strict=True)
+            sizes = np.array([len(each.roots) for each in forests])
+            shares = np.full(len(sizes), 1 / len(sizes)) if weigh else sizes / sizes.sum()
+            if evidence:
+                shares = evidence_shares(task, np.stack(unseen), targets[sample], own[sample])
+            return forests, shares, rows.shape[1]
+
+        forests, shares, width = grow()
         return cls(
             colours,
-            Trees.of(every, codes, own, of_tree if weigh else None, first),
-            rows.shape[1],
+            Trees.mean(forests, shares.tolist()),
+            width,
             align is not None,
             most_degree,
             tuple(shares.tolist()),
@@ -443,6 +481,13 @@ class _Grown:
         return np.where(np.isnan(means) & (count > 0)[:, None], 0.0, means)
 
 
+def _tree_outputs(targets: np.ndarray, task: Task) -> Int[np.ndarray, " c"]:
+    """The output of each value of a tree's leaves."""
+    if isinstance(task, Classification):
+        return np.unique(targets).astype(np.int64)
+    return np.arange(targets.shape[1])
+
+
 def _grow(
     rows: Float[np.ndarray, "b columns"],
     targets: np.ndarray,
@@ -451,35 +496,37 @@ def _grow(
     columns: Sequence[tuple[int, int]],
     trees: int,
     seed: int,
-) -> tuple[Int[np.ndarray, " c"], list[_Grown]]:
-    """A forest for each range of columns, and the output of each of the trees' values."""
+) -> Iterator[_Grown]:
+    """A forest for each range of columns."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    if isinstance(task, Classification):
-        kind, codes = RandomForestClassifier, np.unique(targets).astype(np.int64)
-    else:
-        kind, codes = RandomForestRegressor, np.arange(targets.shape[1])
+    count = len(_tree_outputs(targets, task))
+    kind = RandomForestClassifier if isinstance(task, Classification) else RandomForestRegressor
+    if not isinstance(task, Classification):
         there = ~np.isnan(targets)  # (b, T)
         usual = np.where(there, targets, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
         targets = np.where(there, targets, usual)
-        targets = targets[:, 0] if len(codes) == 1 else targets
+        targets = targets[:, 0] if count == 1 else targets
     settings: dict[str, Any] = {
         "max_features": "sqrt",
         "max_samples": min(len(rows), MOST_SAMPLES),
         "n_jobs": cores(),
     }
-    most = max(2, MOST_VALUES // (trees * len(codes)))  # leaves of a tree
+    most = max(2, MOST_VALUES // (trees * count))  # leaves of a tree
     if most < settings["max_samples"] and not isinstance(task, Classification):
         settings["max_leaf_nodes"] = most
-    grown: list[_Grown] = []
+
+    def fit(size: int, state: int, first: int, last: int) -> _Grown:
+        forest = kind(size, random_state=state, **settings)
+        forest.fit(rows[:, first:last], targets, weights)
+        return _Grown(forest.estimators_, forest.estimators_samples_, first, last)
+
+    done = 0
     for k, (first, last) in enumerate(columns):
-        count = -(-(trees - k) // len(columns))  # the first ones have one more
-        if count > 0:
-            state = (seed + sum(map(len, grown))) % 2**32
-            forest = kind(count, random_state=state, **settings)
-            forest.fit(rows[:, first:last], targets, weights)
-            grown.append(_Grown(forest.estimators_, forest.estimators_samples_, first, last))
-    return codes, grown
+        size = -(-(trees - k) // len(columns))  # the first ones have one more
+        if size > 0:
+            yield fit(size, (seed + done) % 2**32, first, last)
+            done += size
 
 
 def evidence_shares(

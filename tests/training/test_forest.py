@@ -288,7 +288,7 @@ def test_weighted_forests_predict_the_mean_of_three_forests(kind):
     counts = count_table(graphs, forest.most_degree).astype(np.float32)
     np.testing.assert_array_equal(rows[:, slice(*columns[2])], counts)
     targets = task.encode(y).double().numpy()
-    _, grown = _grow(rows, targets, None, task, columns, 31, 0)
+    grown = list(_grow(rows, targets, None, task, columns, 31, 0))
     assert [len(each) for each in grown] == [11, 10, 10]
     expected = sum(
         share

@@ -35,6 +35,7 @@ from softperm.data.molecules import Encoding
 from softperm.files import (
     disk_errors,
     exclusive,
+    note_mapping,
     remove_abandoned,
     remove_abandoned_parts,
     workspace,
@@ -356,7 +357,9 @@ def _map_array(path: Path, entry: Mapping[str, Any], status: list[str]) -> np.nd
         times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"
         status.append(f"{entry['sha256']} {stat.st_size} {times} {stat.st_ino}")
         buffer = _map_file(stream.fileno(), stat.st_size)
-        return np.ndarray(shape, dtype, buffer=buffer, offset=start)
+        array = np.ndarray(shape, dtype, buffer=buffer, offset=start)
+        note_mapping(array.ctypes.data, buffer)
+        return array
 
 
 def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:

@@ -401,7 +401,7 @@ def _write_parts(
                 yield shard
 
     with closing(open_shards()) as shards:
-        for number in map_in_processes(worker, unfinished(shards), processes):
+        for number in map_in_processes(worker, unfinished(shards), processes, helping=True):
             about = _about(worker, number)
             if strict and about["problems"]:
                 raise ValueError(about["problems"][0])

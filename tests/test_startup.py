@@ -39,7 +39,7 @@ finally:
 
 DEFERRED = """
 import sys
-from softperm.cli import startup
+from softperm import startup
 sys.path.insert(0, {folder!r})
 startup.DEFERRED |= {{"slow_package", "slow_package.part"}}
 startup.defer_imports()
@@ -106,9 +106,7 @@ def test_the_end_of_a_command_reports_no_leaks_of_triton():
     """It would if the last garbage collection were spared with Triton loaded, as on a GPU."""
     pytest.importorskip("triton")
     code = (
-        "import triton._C.libtriton\n"
-        "from softperm.cli.startup import collect_rarely\n"
-        "collect_rarely()"
+        "import triton._C.libtriton\nfrom softperm.startup import collect_rarely\ncollect_rarely()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "leaked" not in done.stderr

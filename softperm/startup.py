@@ -1,9 +1,9 @@
-"""Faster start of a command: large modules that few commands use are loaded on first use.
+"""Faster start of processes: large modules that few commands use are loaded on first use.
 
 PyTorch Geometric imports PyTorch's compiler, all its datasets and its language models, and
 scikit-learn imports pandas and SciPy's statistics: more than half of the start-up time of
-``softperm predict``. This concerns the process of the command alone; a program that imports
-softperm is left as it is.
+``softperm predict``. This concerns the process of a command and worker processes; a program that
+imports softperm is left as it is.
 
 Imports create hundreds of thousands of objects that live until the end. Python's garbage collector
 visits them again and again, and once more when the process ends: a fifth of the start-up time.
