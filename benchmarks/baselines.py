@@ -68,6 +68,7 @@ def train(name: str, dataset: Dataset, device: torch.device, seconds: float) -> 
     graphs = dataset.collection
     if dataset.position is not None:
         graphs = with_positions(graphs, dataset.position)
+    graphs = system.extended(graphs)
     model = system.build(DataShape.of(graphs, task.outputs), settings, seed=0).to(device)
     optimiser = torch.optim.Adam(model.parameters(), settings["learning_rate"])
     parts = batches(graphs.sizes, settings["batch_size"])

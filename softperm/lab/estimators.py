@@ -159,7 +159,13 @@ class NetworkEstimator(SystemEstimator):
 
     systems = tuple(SYSTEMS)
 
-    _learn = PiGNNEstimator._train
+    def _learn(
+        self, data: TrainingData, device: torch.device | Fabric | OneDevice, callbacks: Any = ()
+    ) -> Any:
+        system = find_system(self.system)
+        assert isinstance(system, System)
+        data = replace(data, graphs=system.extended(data.graphs))  # once, not for every batch
+        return PiGNNEstimator._train(self, data, device, callbacks)
 
     def model_config(self, data: TrainingData) -> NetworkConfig:  # type: ignore[override]
         """The configuration of the network for some training data."""

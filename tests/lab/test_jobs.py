@@ -9,6 +9,7 @@ import torch
 from lab.evaluations import DATA, FOLDS, PROTOCOL, TRAINING, final_jobs, selection_jobs, train
 from samples import collect, labelled_path
 
+from softperm.data.datasets import Split
 from softperm.data.features import StructuralFeatures, VertexFeatures
 from softperm.lab.configurations import configuration_key
 from softperm.lab.evaluation_data import from_graphs
@@ -76,6 +77,27 @@ def test_soft_and_hard_starts_share_a_stack():
         losses = together[configuration_key(alone.run.configuration)].curve["train_loss"]
         expected = pytest.approx(alone.curve["train_loss"], rel=1e-3)
         assert losses == expected
+
+
+def test_folds_with_networks_of_unlike_shapes_train_as_each_alone():
+    """DiffPool has a quarter as many clusters as the largest training graph has vertices."""
+    graphs = [nx.path_graph(5 + i % 3) if i % 2 else nx.star_graph(6) for i in range(12)]
+    graphs += [nx.path_graph(30), nx.star_graph(29)]
+    few, all_of_them = torch.arange(8), torch.tensor([*range(6), 12, 13])
+    held, test = torch.tensor([8, 9]), torch.tensor([10, 11])
+    splits = tuple(Split(train, held, test) for train in (few, all_of_them, few))
+    content = "unlike", collect(graphs), torch.tensor([0, 1] * 7), "classification"
+    data = from_graphs(read_recipe("own"), *content, seed=0, folds=FOLDS)
+    data = replace(data, splits=splits)
+    chosen = {("unlike", fold): {**BASE, "hidden": 4, "embedding": 4} for fold in range(FOLDS)}
+    rules = replace(PROTOCOL, final_runs=1)
+    (job,) = final_jobs(data, "diffpool", chosen, rules)
+    together = {r.run.fold: r for r in train(job, data)}
+    for job in final_jobs(data, "diffpool", chosen, replace(rules, stack=1)):
+        (alone,) = train(job, data)
+        other = together[alone.run.fold]
+        assert other.curve["train_loss"] == pytest.approx(alone.curve["train_loss"], rel=1e-3)
+        assert other.test_score == pytest.approx(alone.test_score, abs=1e-6)
 
 
 def test_the_last_of_equal_scores_is_another_epoch_than_the_first(together):

@@ -315,6 +315,7 @@ class ECC(nn.Module):
         present, level = real.to(dtype), 0
         parts = zip(self.level_of, self.layers, self.norms, self.dropouts, strict=True)
         for of_layer, layer, norm, dropout in parts:
+            assert isinstance(norm, VertexBatchNorm)
             there = (weights[:, level : level + 1] > 0).to(dtype)  # (E, 1)
             if of_layer > level:
                 x = pool_removed(x, batch, there, level)

@@ -188,12 +188,13 @@ def with_pyramid(collection: Collection) -> Collection:
     owner = torch.searchsorted(collection.ptr, pyramid.edge_index[0], right=True) - 1  # (K,)
     edge_ptr = torch.searchsorted(owner, torch.arange(len(collection) + 1))
     new = {"edge_levels": pyramid.edge_levels, "level": pyramid.level}
+    label, attr = collection.edge_label, collection.edge_attr
     return replace(
         collection,
         edge_index=(pyramid.edge_index - collection.ptr[owner]).to(collection.edge_index.dtype),
         edge_ptr=edge_ptr,
-        edge_label=_carried(collection.edge_label, pyramid.origin, -1),
-        edge_attr=_carried(collection.edge_attr, pyramid.origin, 0),
+        edge_label=None if label is None else _carried(label, pyramid.origin, -1),
+        edge_attr=None if attr is None else _carried(attr, pyramid.origin, 0),
         edge_weight=None,
         extra={**collection.extra, **new},
     )
@@ -211,9 +212,7 @@ def climb(batch: GraphBatch) -> GraphBatch:
     return batch
 
 
-def _carried(rows: Tensor | None, origin: Tensor, absent: int) -> Tensor | None:
+def _carried(rows: Tensor, origin: Tensor, absent: int) -> Tensor:
     """The rows of the graph's own edges, and constants for the others."""
-    if rows is None:
-        return None
     padded = torch.cat([rows, rows.new_full((1, *rows.shape[1:]), absent)])
     return padded[origin]

@@ -554,7 +554,8 @@ class HierarchicalGNN(MemoryLimited):
         width: int = 128,
     ) -> None:
         super().__init__()
-        self.set_size, self.hidden, self.positions = set_size, hidden, positions
+        self.set_size, self.positions = set_size, positions
+        self.hidden, self.width = hidden, width
         self.title = "-".join(str(k + 1) for k in range(set_size)) + "-GNN"
         self.remedy = (
             f"it looks at all sets of {set_size} vertices, so use smaller batches or graphs"
@@ -601,6 +602,7 @@ class HierarchicalGNN(MemoryLimited):
             e = torch.cat([e, length.to(x.dtype)], dim=1)
         x = self.embed(x)
         for message, norm in zip(self.vertices, self.norms, strict=True):
+            assert isinstance(message, EdgeNetwork)
             x = norm(message(x, batch.edge_index, message.units(e)), batch.ptr[-1])
         return x
 
@@ -610,8 +612,8 @@ class HierarchicalGNN(MemoryLimited):
         count = int(count_subsets(sizes, self.set_size).sum())
         degree = batch.edge_index.shape[1] / max(1, int(sizes.sum()))
         each = 8 * self.hidden * (1 + self.set_size * degree)
-        units = self.vertices[0].edge.out_features + 1
-        bonds = 2 * len(self.vertices) * batch.structure.shape[0] * units * self.hidden
+        vertices, units = batch.structure.shape[0], self.width + 1
+        bonds = 2 * len(self.vertices) * vertices * units * self.hidden
         return int(count * each + bonds) * next(self.parameters()).element_size()
 
 
