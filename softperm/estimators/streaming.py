@@ -368,7 +368,7 @@ class ShardWorker:
     def _finite(self, values: Sequence[np.ndarray] | np.ndarray) -> Bool[np.ndarray, " b"]:
         """Whether all values of a graph that the model computed are finite."""
         if isinstance(values, np.ndarray):
-            return np.isfinite(values).all(axis=1)
+            return np.logical_and.reduce(np.isfinite(values), axis=1)
         own = values[: len(values) - (0 if self.columns is None else len(self.columns.names))]
         floats = [np.isfinite(column) for column in own if column.dtype.kind == "f"]
         return np.logical_and.reduce([np.ones(len(own[0]), dtype=bool), *floats])
