@@ -32,6 +32,12 @@ class TooLarge(ValueError):
     """A batch that would exceed the memory limit of a system."""
 
 
+def widest(batch: GraphBatch) -> int:
+    """Number of vertices for which there is room in each graph; at least one."""
+    known = getattr(batch, "largest", None)  # in a stack, whose shapes are constant
+    return known or max([1, *batch.ptr.diff().tolist()])
+
+
 class MemoryLimited(nn.Module):
     """A network that refuses a batch whose training step would take too many bytes.
 
@@ -52,10 +58,9 @@ class MemoryLimited(nn.Module):
     def check_memory(self, batch: GraphBatch) -> None:
         """Raises TooLarge before anything is allocated for a batch that needs too much."""
         if (needed := self.needed(batch)) > self.memory_limit:
-            largest = max([0, *batch.ptr.diff().tolist()])
             raise TooLarge(
                 f"{self.title} would need about {needed / GIB:.1f} GiB for a batch whose largest "
-                f"graph has {largest:,} vertices, and may use {self.memory_limit / GIB:.1f} GiB: "
+                f"graph has {widest(batch):,} vertices, and may use {self.memory_limit / GIB:.1f} GiB: "
                 f"{self.remedy}"
             )
 

@@ -19,6 +19,7 @@ from softperm.lab.baselines.layers import (
     mlp,
     sum_readout,
     vertex_features,
+    widest,
 )
 from softperm.ops.layers import Linear, VertexBatchNorm
 from softperm.ops.operators import has_values
@@ -34,12 +35,6 @@ REMEDY_PAIRS = "it compares all pairs of vertices, so use smaller batches or sma
 def count_pairs(batch: GraphBatch) -> int:
     """Number of pairs of places of :class:`Places`."""
     return (batch.ptr.numel() - 1) * widest(batch) ** 2
-
-
-def widest(batch: GraphBatch) -> int:
-    """Number of vertices for which there is room in each graph; at least one."""
-    known = getattr(batch, "largest", None)  # in a stack, whose shapes are constant
-    return known or max([1, *batch.ptr.diff().tolist()])
 
 
 @dataclass(frozen=True)
