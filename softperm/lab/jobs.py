@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from softperm.data.collection import Collection
 from softperm.estimators.pignn import measure_sharpness
+from softperm.lab.baselines.layers import MemoryLimited
 from softperm.lab.configurations import (
     FOREST,
     FORESTS,
@@ -525,7 +526,16 @@ class _Networks:
         for k, model in enumerate(self.models):
             form = tuple((name, tensor.shape) for name, tensor in model.state_dict().items())
             shapes.setdefault(form, []).append(k)
-        self.stacks = list(shapes.values())
+        self.stacks = [part for members in shapes.values() for part in self._divided(members)]
+
+    def _divided(self, members: list[int]) -> list[list[int]]:
+        """Networks of one shape in stacks that may hold their largest mini-batches at once."""
+        model, most = self.models[members[0]], len(members)
+        if isinstance(model, MemoryLimited):
+            order = self.graphs.sizes.argsort(descending=True)
+            needed = model.needed(self.graphs.batch(order[: self.config.batch_size]))
+            most = min(max(model.memory_limit // max(needed, 1), 1), most)
+        return [members[k : k + most] for k in range(0, len(members), most)]
 
     def train(
         self,
@@ -555,21 +565,18 @@ class _Networks:
                 )
                 for model, task, y, part, seed in rows
             ]
-        stacks = [self._stack(members, seeds) for members in self.stacks]
         files = [
             checkpoint.with_suffix(f".{k}.bin") if checkpoint and k else checkpoint
-            for k in range(len(stacks))
+            for k in range(len(self.stacks))
         ]
-        epochs = [
-            stack.epochs(file, f"{fingerprint} {k}" if k else fingerprint, interrupted)
-            for k, (stack, file) in enumerate(zip(stacks, files, strict=True))
-        ]
-        for numbers in zip_longest(*epochs, fillvalue=0):
-            on_epoch(max(numbers))
-            yield
         results: dict[int, FitResult] = {}
-        for members, stack in zip(self.stacks, stacks, strict=True):
+        for k, (members, file) in enumerate(zip(self.stacks, files, strict=True)):
+            stack, own = self._stack(members, seeds), f"{fingerprint} {k}" if k else fingerprint
+            for epoch in stack.epochs(file, own, interrupted):
+                on_epoch((k * self.config.epochs + epoch) // len(self.stacks))
+                yield
             results |= zip(members, stack.results(), strict=True)
+            del stack  # before the next one takes memory
         for file in files[1:]:
             if file is not None:
                 file.unlink(missing_ok=True)

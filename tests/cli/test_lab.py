@@ -174,7 +174,7 @@ def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
     assert "TINY pi-gnn" in done.stdout
     last = done.stderr.strip().splitlines()[-1]
     assert "MISSING-ONE: " in last
-    assert "TINY: diffpool, folds [0]: " in last
+    assert "TINY: diffpool, folds [0, " in last
     assert (tmp_path / "out" / "report.html").exists()
     (told,) = (
         line
@@ -182,7 +182,7 @@ def test_what_fails_does_not_stop_what_comes_after_it_and_is_named_at_the_end(
         if line.startswith("Not in the tables: ")
     )
     assert "MISSING-ONE: " in told
-    assert told.count("TINY: diffpool, folds [0]: ") == 1
+    assert told.count("TINY: diffpool, folds [0, ") == 1
 
 
 def test_datasets_are_loaded_in_their_turn_and_names_are_checked_first(monkeypatch, tmp_path):

@@ -11,9 +11,10 @@ from samples import collect, labelled_path
 
 from softperm.data.datasets import Split
 from softperm.data.features import StructuralFeatures, VertexFeatures
+from softperm.lab.baselines.classification import DiffPool
 from softperm.lab.configurations import configuration_key
 from softperm.lab.evaluation_data import from_graphs
-from softperm.lab.jobs import group_into_jobs, plan_networks
+from softperm.lab.jobs import _Networks, group_into_jobs, plan_networks
 from softperm.lab.protocol import Contender, final_runs, make_contender, select, selection_runs
 from softperm.lab.recipes import grid_points, read_recipe
 from softperm.lab.systems import SYSTEMS, DataShape
@@ -98,6 +99,21 @@ def test_folds_with_networks_of_unlike_shapes_train_as_each_alone():
         other = together[alone.run.fold]
         assert other.curve["train_loss"] == pytest.approx(alone.curve["train_loss"], rel=1e-3)
         assert other.test_score == pytest.approx(alone.test_score, abs=1e-6)
+
+
+def test_a_stack_is_divided_if_its_mini_batches_need_too_much_memory(monkeypatch):
+    chosen = {("rings", fold): {**BASE, "hidden": 4, "embedding": 4} for fold in range(FOLDS)}
+    (job,) = final_jobs(DATA, "diffpool", chosen, replace(PROTOCOL, final_runs=1))
+    whole = _Networks(job, DATA, torch.device("cpu"))
+    assert whole.stacks == [[0, 1, 2]]
+    expected = train(job, DATA)
+    largest = DATA.graphs.sizes.argsort(descending=True)[: BASE["batch_size"]]
+    needed = whole.models[0].needed(DATA.graphs.batch(largest))
+    monkeypatch.setattr(DiffPool, "memory_limit", 2 * needed)
+    assert _Networks(job, DATA, torch.device("cpu")).stacks == [[0, 1], [2]]
+    for one, other in zip(train(job, DATA), expected, strict=True):
+        assert one.test_score == pytest.approx(other.test_score, abs=1e-6)
+        assert one.curve["train_loss"] == pytest.approx(other.curve["train_loss"], rel=1e-3)
 
 
 def test_the_last_of_equal_scores_is_another_epoch_than_the_first(together):

@@ -60,8 +60,8 @@ class MemoryLimited(nn.Module):
         if (needed := self.needed(batch)) > self.memory_limit:
             raise TooLarge(
                 f"{self.title} would need about {needed / GIB:.1f} GiB for a batch whose largest "
-                f"graph has {widest(batch):,} vertices, and may use {self.memory_limit / GIB:.1f} GiB: "
-                f"{self.remedy}"
+                f"graph has {widest(batch):,} vertices, and may use "
+                f"{self.memory_limit / GIB:.1f} GiB: {self.remedy}"
             )
 
 
