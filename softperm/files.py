@@ -220,7 +220,7 @@ def _acquire(lock: BaseFileLock, target: Path, wait: Callable[[], None] | None) 
 
 @contextlib.contextmanager
 def undeleted(folder: Path) -> Iterator[None]:
-    """Raises ValueError after the block if the folder was deleted meanwhile.
+    """Raises ValueError after the block if the folder was deleted or moved meanwhile.
 
     Files that were written later are in a new folder of the same name, without the earlier ones.
     """
@@ -230,10 +230,14 @@ def undeleted(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield
-        if os.fstat(descriptor).st_nlink == 0:
+        try:
+            same = os.path.samestat(folder.stat(), os.fstat(descriptor))
+        except FileNotFoundError:
+            same = False
+        if not same:
             raise ValueError(
-                f"{folder} was deleted while it was written to: delete what is there now, and run "
-                "the same command again"
+                f"{folder} was deleted or moved while it was written to: delete what is there now, "
+                "and run the same command again"
             )
     finally:
         os.close(descriptor)

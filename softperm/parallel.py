@@ -172,8 +172,9 @@ def _computed(function: Callable[[T], R], item: T) -> Future[R]:
     return future
 
 
-def _in_order(futures: Iterable[T], waiting: deque[T], most: int) -> Iterator[T]:
+def _in_order(futures: Iterable[T], most: int) -> Iterator[T]:
     """Futures in order, of which at most so many are submitted and wait."""
+    waiting: deque[T] = deque()
     for future in futures:
         waiting.append(future)
         if len(waiting) == most:
@@ -252,7 +253,7 @@ def map_on_ray(
         task, shared = ray.remote(num_cpus=1)(_result_or_error), ray.put(function)
         submitted = (task.remote(shared, item) for item in items)
         try:
-            for future in _in_order(submitted, deque(), 2 * workers):
+            for future in _in_order(submitted, 2 * workers):
                 result, error = ray.get(future)
                 if error is not None:
                     raise error
@@ -319,9 +320,9 @@ def _import_ray() -> Any:
 
 
 def _begin_worker(parent: int) -> None:
-    """Starts this worker process as a command, and ends it soon after its parent.
+    """Speeds up the imports of this worker, and ends it when its parent ends.
 
-    loky's workers would wait for ever.
+    loky's workers would keep running.
     """
     defer_imports()
     collect_rarely()

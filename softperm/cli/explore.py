@@ -104,7 +104,7 @@ def explore(
     out = out or (folder / "explore.html" if folder.is_dir() else Path("explore.html"))
     for path in (out, export):
         if path is not None:
-            ready_file(path, data)
+            ready_file(path, data, *_files_of(folder), *_files_of(index))
     with lines():
         source = _read(run, data, index, options)
         contents = _gather(source, Path(run), map_method, explain, explain_seconds)
@@ -130,6 +130,11 @@ class _Source:
     ids: tuple[str, ...]
     targets: dict[str, np.ndarray]
     index: GraphIndex | None
+
+
+def _files_of(folder: Path | None) -> list[Path]:
+    """The files that a model or an index consists of."""
+    return [] if folder is None else [*folder.glob("*.json"), *folder.glob("*.safetensors")]
 
 
 def _read(run: str, data: str | None, index: Path | None, options: ModelInput) -> _Source:

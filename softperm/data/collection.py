@@ -133,7 +133,7 @@ class Collection:
         vertices, edges = int(self.ptr[-1]), int(self.edge_ptr[-1])
         sizes = f"{len(self)} graphs, {vertices} vertices, {edges} directed edges"
         kinds = [f.name for f in fields(self)[4:] if isinstance(getattr(self, f.name), Tensor)]
-        return f"{type(self).__name__}({', '.join([sizes, *kinds])})"
+        return f"{type(self).__name__}({', '.join([sizes, *kinds, *self.extra])})"
 
     @property
     def sizes(self) -> Int[Tensor, " B"]:
@@ -178,7 +178,7 @@ class Collection:
         """SHA-256 of all arrays, and of further ones by name."""
         digest = hashlib.sha256()
         arrays = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name, tensor in {**arrays, **more}.items():
+        for name, tensor in {**arrays, **self.extra, **more}.items():
             if isinstance(tensor, Tensor):
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)

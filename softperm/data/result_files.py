@@ -48,7 +48,8 @@ class Results:
         """The values of each name."""
         if not isinstance(self.values, np.ndarray):
             return list(self.values)
-        return list(torch.from_numpy(self.values).T.contiguous().numpy())  # NumPy takes longer
+        values = torch.from_numpy(np.require(self.values, requirements="CW"))
+        return list(values.T.contiguous().numpy())  # NumPy takes longer
 
     @property
     def good(self) -> np.ndarray:

@@ -77,8 +77,8 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
         ValueError: the system or variant does not exist, or a setting is unknown or out of range.
     """
     system, changes = find_system(model), recipe.variant_settings(model)
-    for name in recipe.baselines:
-        find_system(name)
+    for name, grid in recipe.baselines.items():
+        _check_baseline(name, grid)
     training = {k: v for k, v in recipe.training.items() if k not in changes}
     choices = {k: v for k, v in training.items() if isinstance(v, list)}
     fixed = {k: v for k, v in training.items() if k not in choices}
@@ -107,6 +107,18 @@ def make_contender(recipe: Recipe, model: str) -> Contender:
         if recipe.refit and not isinstance(system, ClassicalSystem):
             _check_refit(recipe, point)
     return Contender(model, tuple(points))
+
+
+def _check_baseline(name: str, grid: Mapping[str, Sequence[Any]]) -> None:
+    """Raises ValueError unless a recipe may replace these values of a system's grid."""
+    if isinstance(find_system(name), PiGNNSystem) or "+" in name:
+        raise ValueError(
+            f"baselines.{name}: expected the name of a baseline; the values of π-GNN are in grid, "
+            "settings and variants"
+        )
+    for setting, values in grid.items():
+        for value in values:
+            check_configuration(name, {setting: value})
 
 
 def _check_refit(recipe: Recipe, configuration: Mapping[str, Any]) -> None:

@@ -84,10 +84,12 @@ class Recipe:
             raise ValueError(f"configurations must be at least 1; got {self.configurations}")
         if not all(map(_is_table, self.baselines.values())):
             raise ValueError("baselines must be a table of tables: NAME = { setting = [values] }")
-        for grid in (*self.grids, *self.baselines.values()):
+        grids = [("grid", grid) for grid in self.grids]
+        grids += [(f"baselines.{name}", grid) for name, grid in self.baselines.items()]
+        for table, grid in grids:
             for name, values in grid.items():
                 if not isinstance(values, list | tuple) or not values:
-                    raise ValueError(f"grid.{name} must be a list of values; got {values!r}")
+                    raise ValueError(f"{table}.{name} must be a list of values; got {values!r}")
         tables = [self.variants, *self.variants.values()] if _is_table(self.variants) else [None]
         if not all(_is_table(table) for table in tables):
             raise ValueError("variants must be a table of tables: NAME = { setting = value }")

@@ -182,7 +182,7 @@ _BASELINES = {
 
 
 def _deviations(cell: Cell, table: str) -> list[str]:
-    """How networks were trained otherwise than the recipe of a table says."""
+    """Differences between the training of a cell and the recipe of its table."""
     settings = [record.run.configuration for record in cell.records]
     deviations = []
     if cell.model.startswith("pi-gnn") and any(

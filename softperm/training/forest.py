@@ -134,14 +134,14 @@ class Trees:
     def mean(cls, forests: Sequence[Trees], shares: Sequence[float]) -> Trees:
         """The mean of several forests with the same outputs, weighted by shares of 1 in all."""
         parts: dict[str, list[np.ndarray]] = {name: [] for name in _ARRAYS}
-        count, nodes, leaves = sum(len(each.roots) for each in forests), 0, 0
-        entries = 0
+        count = sum(len(each.roots) for each in forests)
+        nodes = leaves = entries = 0
         for each, share in zip(forests, shares, strict=True):
             arrays = {name: getattr(each, name) for name in _ARRAYS}
             arrays["roots"] = each.roots + nodes
             arrays["left"] = each.left + np.where(each.feature < 0, leaves, nodes)
             arrays["right"] = each.right + nodes
-            arrays["leaf_ptr"] = each.leaf_ptr[bool(entries) :] + entries
+            arrays["leaf_ptr"] = each.leaf_ptr[bool(leaves) :] + entries
             arrays["value"] = each.value * np.float32(share * count / len(each.roots))
             for name, array in arrays.items():
                 parts[name].append(array)

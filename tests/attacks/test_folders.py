@@ -43,6 +43,16 @@ def test_a_search_does_not_overwrite_its_index(graphs, tmp_path):
     assert manifest.read_text() == "an index"
 
 
+def test_a_page_does_not_overwrite_its_model(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text("a model")
+    done = run_command("explore", tmp_path, "--out", config)
+    assert done.exit_code == 2
+    assert "is an input of this command" in done.output
+    assert config.read_text() == "a model"
+
+
+@pytest.mark.parametrize("gone", [shutil.rmtree, lambda folder: folder.rename(f"{folder}-moved")])
 @pytest.mark.parametrize(
     ("command", "module", "step"),
     [
@@ -51,24 +61,24 @@ def test_a_search_does_not_overwrite_its_index(graphs, tmp_path):
     ],
     ids=["train", "evaluate"],
 )
-def test_a_folder_deleted_during_a_command_is_said(
-    command, module, step, graphs, tmp_path, monkeypatch
+def test_a_folder_that_is_deleted_or_moved_during_a_command_is_an_error(
+    command, module, step, gone, graphs, tmp_path, monkeypatch
 ):
     """Later files are in a new folder of the same name, which looks like a result."""
     monkeypatch.setattr(run_folder, "_draw_some", lambda *_: 0)
     out, real = tmp_path / "run", getattr(module, step)
 
-    def after_deletion(*arguments):
-        shutil.rmtree(out)
+    def afterwards(*arguments):
+        gone(out)
         out.mkdir()
         return real(*arguments)
 
     name, *options = command
     data = ("--data", graphs) if name == "evaluate" else (graphs,)
     with monkeypatch.context() as patch:
-        patch.setattr(module, step, after_deletion)
+        patch.setattr(module, step, afterwards)
         done = run_command(name, *data, "--out", out, *options)
     assert done.exit_code == 2
-    assert f"error: {out} was deleted while it was written to: delete what is th" in done.output
+    assert f"error: {out} was deleted or moved while it was written to: delete" in done.output
     shutil.rmtree(out)
     assert run_command(name, *data, "--out", out, *options).exit_code == 0

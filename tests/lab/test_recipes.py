@@ -239,7 +239,7 @@ def test_gin_and_graphsage_have_the_grids_of_the_fair_comparison():
         assert len(found) == math.prod(len(v) for v in values.values())
 
 
-def test_a_recipe_replaces_values_of_a_baselines_grid(tmp_path):
+def test_a_recipe_replaces_values_of_a_baselines_grid():
     recipe = read_recipe("baselines-short")
     rates = {c["learning_rate"] for c in make_contender(recipe, "dgcnn").configurations}
     assert rates == {1e-3, 1e-4}
@@ -249,8 +249,12 @@ def test_a_recipe_replaces_values_of_a_baselines_grid(tmp_path):
         make_contender(unknown, "gin")
     unknown = replace(recipe, baselines={"gin": {"heads": [3]}})
     with pytest.raises(ValueError, match="gin has no setting heads"):
-        make_contender(unknown, "gin")
-    with pytest.raises(ValueError, match="hidden must be a list of values; got 3"):
+        make_contender(unknown, "gcn")
+    for name in ("pi-gnn", "pi-gnn-d+no-norm", "gin+wide"):
+        unread = replace(recipe, baselines={name: {"hidden": [3]}})
+        with pytest.raises(ValueError, match=f"baselines.{re.escape(name)}: expected the name"):
+            make_contender(unread, "gin")
+    with pytest.raises(ValueError, match=r"baselines\.gcn\.hidden must be a list of values; got 3"):
         replace(recipe, baselines={"gcn": {"hidden": 3}})
     with pytest.raises(ValueError, match="baselines must be a table of tables"):
         replace(recipe, baselines={"gcn": 3})

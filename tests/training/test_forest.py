@@ -67,6 +67,19 @@ def test_the_arrays_of_several_regressions_predict_as_scikit_learn_does():
     np.testing.assert_allclose(predicted, forest.predict(ROWS), atol=1e-6)
 
 
+def test_a_mean_of_forests_is_the_mean_of_their_predictions_whichever_comes_first():
+    """Also where a forest has no leaf with a value above 0, as one of a label that no graph has."""
+    forests = []
+    for y in (ROWS[:, 0] > 0, np.zeros(len(ROWS)), ROWS[:, 1] > 0):
+        grown = RandomForestRegressor(4, random_state=0).fit(ROWS, y)
+        forests.append(Trees.of(grown.estimators_, np.zeros(1, int)))
+    for order in ((0, 1, 2), (1, 0, 2), (1, 2, 0)):
+        shares = np.array([0.5, 0.2, 0.3])
+        expected = sum(share * forests[k](ROWS) for share, k in zip(shares, order, strict=True))
+        mean = Trees.mean([forests[k] for k in order], shares.tolist())
+        assert_close(mean(ROWS), expected, rtol=1e-6, atol=1e-7)
+
+
 def test_damaged_arrays_are_refused():
     forest = RandomForestClassifier(3, random_state=0).fit(ROWS, CODES)
     trees = Trees.of(forest.estimators_, forest.classes_)

@@ -29,7 +29,7 @@ from softperm.lab.baselines.layers import (
     sum_readout,
     vertex_features,
 )
-from softperm.lab.baselines.pyramid import POOLINGS, climb
+from softperm.lab.baselines.pyramid import POOLINGS, add_pyramid
 from softperm.nn.permutation import align_adjacency
 from softperm.ops.layers import Linear, VertexBatchNorm
 from softperm.ops.ragged import graph_maximum, neighbour_maximum, owners, pool
@@ -254,15 +254,15 @@ class ECCLayer(nn.Module):
         x: Float[Tensor, "V F"],
         edge_index: Int[Tensor, "2 E"],
         e: Float[Tensor, "E Fe"],
-        there: Float[Tensor, "E 1"],
+        present: Float[Tensor, "E 1"],
     ) -> Float[Tensor, "V H"]:
-        """The vectors after one convolution along the edges where ``there`` is 1."""
-        h = nn.functional.pad(torch.relu(self.edge(e)), (0, 1), value=1.0) * there  # (E, K + 1)
+        """The vectors after one convolution along the edges where ``present`` is 1."""
+        h = nn.functional.pad(torch.relu(self.edge(e)), (0, 1), value=1.0) * present  # (E, K + 1)
         loop = nn.functional.pad(torch.relu(self.edge.bias), (0, 1), value=1.0)  # (K + 1,)
         own = x @ torch.tensordot(loop, self.weight, dims=1)  # (V, H)
         total = edge_conditioned_sum(x, edge_index, h, self.weight) + own
         neighbours = edge_conditioned_sum(
-            torch.ones_like(x[:, :1]), edge_index, there, there.new_ones(1, 1, 1)
+            torch.ones_like(x[:, :1]), edge_index, present, present.new_ones(1, 1, 1)
         )
         return total / (neighbours + 1) + self.bias
 
@@ -278,8 +278,8 @@ class ECC(nn.Module):
     before the last layer is their 0.1.
 
     Differences: weak edges of coarsened graphs are left out by a threshold, not at random, and the
-    sign of an eigenvector is settled by the graph, not by its first vertex. The optimiser is Adam,
-    as for all systems here, and the learning rates are Adam's; they use SGD with decay.
+    graph settles the sign of an eigenvector wherever it can, not its first vertex. The optimiser is
+    Adam, as for all systems here, and the learning rates are Adam's; they use SGD with decay.
     """
 
     def __init__(
@@ -307,23 +307,23 @@ class ECC(nn.Module):
 
     def forward(self, batch: GraphBatch) -> Float[Tensor, "B C"]:
         """The outputs of each graph; without ``edge_levels`` the pyramids are computed."""
-        batch = climb(prepare(batch))
+        batch = add_pyramid(prepare(batch))
         dtype, count = self.output.weight.dtype, batch.ptr[-1]
         x, e = vertex_features(batch).to(dtype), edge_features(batch).to(dtype)
         weights = batch.edge_levels.to(dtype)  # (E, levels)
         real = (torch.arange(len(x), device=x.device) < count)[:, None]  # (V, 1)
         present, level = real.to(dtype), 0
+        edges = (weights[:, :1] > 0).to(dtype)  # (E, 1), those of the level
         parts = zip(self.level_of, self.layers, self.norms, self.dropouts, strict=True)
         for of_layer, layer, norm, dropout in parts:
             assert isinstance(norm, VertexBatchNorm)
-            there = (weights[:, level : level + 1] > 0).to(dtype)  # (E, 1)
             if of_layer > level:
-                x = pool_removed(x, batch, there, level)
+                x = pool_removed(x, batch, edges, level)
                 level = of_layer
-                there = (weights[:, level : level + 1] > 0).to(dtype)
-                present = (real & (batch.level >= level)).to(dtype)
                 e = weights[:, level : level + 1]
-            x = norm.over(layer(x, batch.edge_index, e, there), present, present.sum())
+                edges = (e > 0).to(dtype)
+                present = (real & (batch.level >= level)).to(dtype)
+            x = norm.over(layer(x, batch.edge_index, e, edges), present, present.sum())
             x = dropout(x, count)  # (V, H)
         vertices = sum_readout(present, batch.ptr).clamp(min=1)  # (B, 1)
         graph = torch.relu(self.hidden(sum_readout(x * present, batch.ptr) / vertices))  # (B, H)
@@ -331,11 +331,14 @@ class ECC(nn.Module):
 
 
 def pool_removed(
-    x: Float[Tensor, "V H"], batch: GraphBatch, there: Float[Tensor, "E 1"], level: int
+    x: Float[Tensor, "V H"], batch: GraphBatch, edges: Float[Tensor, "E 1"], level: int
 ) -> Float[Tensor, "V H"]:
-    """The maximum over each vertex and its neighbours that leave after a level; x is positive."""
+    """The maximum over each vertex and its neighbours that leave after a level.
+
+    No entry of ``x`` may be negative.
+    """
     col = batch.edge_index[1]
-    leaves = there * (batch.level[col] == level).to(x.dtype)
+    leaves = edges * (batch.level[col] == level).to(x.dtype)
     return torch.maximum(x, graph_maximum(leaves * x[col], edge_offsets(batch)))
 
 

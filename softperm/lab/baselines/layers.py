@@ -38,6 +38,15 @@ def widest(batch: GraphBatch) -> int:
     return known or max([1, *batch.ptr.diff().tolist()])
 
 
+def check_bytes(title: str, needed: int, largest: int, remedy: str, limit: int) -> None:
+    """Raises TooLarge if a system needs more bytes for some graphs than it may take."""
+    if needed > limit:
+        raise TooLarge(
+            f"{title} would need about {needed / GIB:.1f} GiB for a batch whose largest graph has "
+            f"{largest:,} vertices, and may use {limit / GIB:.1f} GiB: {remedy}"
+        )
+
+
 class MemoryLimited(nn.Module):
     """A network that refuses a batch whose training step would take too many bytes.
 
@@ -58,11 +67,7 @@ class MemoryLimited(nn.Module):
     def check_memory(self, batch: GraphBatch) -> None:
         """Raises TooLarge before anything is allocated for a batch that needs too much."""
         if (needed := self.needed(batch)) > self.memory_limit:
-            raise TooLarge(
-                f"{self.title} would need about {needed / GIB:.1f} GiB for a batch whose largest "
-                f"graph has {widest(batch):,} vertices, and may use "
-                f"{self.memory_limit / GIB:.1f} GiB: {self.remedy}"
-            )
+            check_bytes(self.title, needed, widest(batch), self.remedy, self.memory_limit)
 
 
 def vertex_features(batch: GraphBatch) -> Float[Tensor, "V F"]:

@@ -22,6 +22,7 @@ from softperm.lab.baselines.layers import (
     MemoryLimited,
     Readout,
     VertexMLP,
+    check_bytes,
     degree,
     edge_features,
     edge_offsets,
@@ -29,6 +30,7 @@ from softperm.lab.baselines.layers import (
     mlp,
     sum_readout,
     vertex_features,
+    widest,
 )
 from softperm.ops.layers import Linear, VertexBatchNorm, linear
 from softperm.ops.ragged import graph_maximum, owners
@@ -239,6 +241,10 @@ class DGNRound(nn.Module):
         return self.update(torch.cat([mean_readout(sent, offsets), *extremes, slope, smooth], 1))
 
 
+EIGENVECTOR_BYTES = 32  # for each entry of a graph's Laplacian
+ENTRIES = 1 << 25  # of the Laplacians that are decomposed together
+
+
 class DGN(Molecular, MemoryLimited):
     """The frame for molecules with rounds of :class:`DGNRound`, which share one field."""
 
@@ -269,13 +275,18 @@ class DGN(Molecular, MemoryLimited):
         return super().forward(batch)
 
     def needed(self, batch: GraphBatch) -> int:
-        """Bytes that the eigenvectors of the graphs of one width take, at most."""
-        widths, counts = _widths(batch.ptr.diff()).unique(return_counts=True)
-        return int((counts * widths.square() * 32).max()) if len(widths) else 0
+        """Bytes that the eigenvectors of the largest graph take."""
+        return EIGENVECTOR_BYTES * widest(batch) ** 2
 
 
 def with_eigenvectors(collection: Collection) -> Collection:
-    """A collection whose batches have ``phi``, the eigenvectors that DGN would else compute."""
+    """A collection whose batches have ``phi``, the eigenvectors that DGN would else compute.
+
+    Raises:
+        TooLarge: a graph needs too much memory.
+    """
+    largest = max([0, *collection.sizes.tolist()])
+    check_bytes(DGN.title, EIGENVECTOR_BYTES * largest**2, largest, DGN.remedy, DGN.memory_limit)
     phi = collection.map_vertices(lambda part: first_eigenvector(part.edges, part.ptr))
     return replace(collection, extra={**collection.extra, "phi": phi})
 
@@ -301,13 +312,13 @@ def first_eigenvector(
     phi = torch.zeros(vertices, dtype=torch.float64, device=ptr.device)
     owner, width = owners(ptr, vertices), _widths(sizes)
     for n in width[sizes > 0].unique().tolist():
-        chosen = (width == n).nonzero()[:, 0]  # (b,)
-        mine = width[owner] == n  # (V,)
-        place = torch.searchsorted(chosen, owner[mine])  # the graph of each of these vertices
-        edges, _ = subgraph(mine, edge_index, relabel_nodes=True)
-        adjacency = to_dense_adj(edges, place, max_num_nodes=n, batch_size=len(chosen))
-        vector = _eigenvectors(adjacency.double(), sizes[chosen])  # (b, n)
-        phi[mine] = vector[torch.arange(n, device=ptr.device) < sizes[chosen, None]]
+        for chosen in (width == n).nonzero()[:, 0].split(max(1, ENTRIES // n**2)):  # (b,)
+            member = torch.isin(owner, chosen)  # (V,)
+            place = torch.searchsorted(chosen, owner[member])  # the graph of each of these vertices
+            edges, _ = subgraph(member, edge_index, relabel_nodes=True)
+            adjacency = to_dense_adj(edges, place, max_num_nodes=n, batch_size=len(chosen))
+            vector = _eigenvectors(adjacency.double(), sizes[chosen])  # (b, n)
+            phi[member] = vector[torch.arange(n, device=ptr.device) < sizes[chosen, None]]
     return phi
 
 

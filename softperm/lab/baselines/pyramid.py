@@ -24,6 +24,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from softperm.data.collection import Collection, GraphBatch
+from softperm.lab.baselines.layers import MemoryLimited, check_bytes
 
 POOLINGS = 2
 """Number of times that a graph is coarsened."""
@@ -35,6 +36,8 @@ Kron reduction makes almost complete graphs of tiny weights. The papers leave ed
 by their resistances; this is a function of the graph.
 """
 
+MATRICES = 6  # of all pairs of vertices that coarsening a graph needs
+LIMIT = MemoryLimited.memory_limit
 LARGE = 300  # vertices above which the last eigenvectors are found by iteration
 TIE = 1e-8  # relative difference of eigenvalues, or of entries from 0, that counts as equality
 
@@ -68,24 +71,29 @@ class Pyramid:
             edge_index: canonical edges, vertices numbered through all graphs.
             ptr: where each graph's vertices begin, with the total at the end.
             x: attributes, which break ties; see :func:`side`.
+
+        Raises:
+            TooLarge: a graph needs too much memory.
         """
         device, vertices = edge_index.device, int(ptr[-1])
         row, col = edge_index.cpu().numpy()
         attributes = np.zeros((vertices, 0)) if x is None else x.double().cpu().numpy()
         level = np.zeros((vertices, 1), dtype=np.float32)
         keys, weights = [row * vertices + col], [np.ones(len(row))]
-        found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(POOLINGS)]
+        coarse_edges: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(POOLINGS)]
         cuts = np.searchsorted(row, ptr.cpu().numpy())
         for (first, last), (begin, end) in zip(pairwise(ptr.tolist()), pairwise(cuts), strict=True):
-            a = np.zeros((last - first, last - first))
+            n = last - first
+            check_bytes("ECC", MATRICES * 8 * n * n, n, "leave the large graphs out", LIMIT)
+            a = np.zeros((n, n))
             a[row[begin:end] - first, col[begin:end] - first] = 1.0
             members = np.arange(first, last)
             for k, (kept, coarse) in enumerate(coarsened(a, attributes[first:last])):
                 members = members[kept]
                 level[members] = k + 1
                 i, j = coarse.nonzero()
-                found[k].append((members[i] * vertices + members[j], coarse[i, j]))
-        for each in found:
+                coarse_edges[k].append((members[i] * vertices + members[j], coarse[i, j]))
+        for each in coarse_edges:
             keys.append(np.concatenate([key for key, _ in each] or [keys[0][:0]]))
             weights.append(np.concatenate([weight for _, weight in each] or [weights[0][:0]]))
         union = np.unique(np.concatenate(keys))
@@ -109,8 +117,8 @@ def coarsened(
         _, part = connected_components(csr_array(a), directed=False)
         kept = np.zeros(len(a), dtype=bool)
         for p in range(part.max(initial=-1) + 1):
-            mine = np.flatnonzero(part == p)
-            kept[mine] = side(a[np.ix_(mine, mine)], invariants[mine])
+            members = np.flatnonzero(part == p)
+            kept[members] = side(a[np.ix_(members, members)], invariants[members])
         a, invariants = kron_reduction(a, kept), invariants[kept]
         a = np.where(a < WEAKEST, 0.0, a)
         levels.append((np.flatnonzero(kept), a))
@@ -138,8 +146,8 @@ def side(
     The sign of an eigenvector is arbitrary, and of a multiple eigenvalue so is the vector. Taken is
     the projection on the eigenspace of the first column of ``invariants`` that is not orthogonal
     to it: counts of walks, of which degrees come first, then attributes. Renumbering the graph then
-    renumbers its pyramid. If all are orthogonal (the two sides are each other's mirror images, or
-    the graph is regular without attributes), the first vertex is kept, whatever it is. Every
+    renumbers its pyramid. If all are orthogonal (as when the two sides are each other's mirror
+    images), the projection of a vertex is taken: of those with the longest one, the first. Every
     removed vertex has a kept neighbour.
     """
     n = len(a)
@@ -153,12 +161,13 @@ def side(
         values, vectors = eigh(laplacian)
     space = vectors[:, values > values.max() * (1 - TIE)]  # (n, multiplicity)
     centred = invariants - invariants.mean(axis=0)
-    for column in centred.T:
+    for column, size in zip(centred.T, np.linalg.norm(invariants, axis=0), strict=True):
         shares = space.T @ column
-        if np.linalg.norm(shares) > 1e-6 * max(np.linalg.norm(column), 1e-6):
+        rounding = 1e-6 * max(size, 1.0)  # by which a column of equal counts may vary
+        if np.linalg.norm(shares) > 1e-6 * max(np.linalg.norm(column), rounding):
             break
     else:
-        shares = space[np.flatnonzero(np.linalg.norm(space, axis=1) > 1e-6)[0]]
+        shares = space[np.argmax(np.linalg.norm(space, axis=1).round(6))]
     u = space @ shares
     return u >= -TIE * np.abs(u).max()
 
@@ -200,7 +209,7 @@ def with_pyramid(collection: Collection) -> Collection:
     )
 
 
-def climb(batch: GraphBatch) -> GraphBatch:
+def add_pyramid(batch: GraphBatch) -> GraphBatch:
     """The batch with the edges of all levels; a batch of :func:`with_pyramid` is returned as is."""
     if getattr(batch, "edge_levels", None) is not None:
         return batch

@@ -62,7 +62,7 @@ class Places:
         vertex = ptr[:-1, None] + torch.arange(n, device=ptr.device)  # (B, N)
         vertex = torch.where(vertex < ptr[1:, None], vertex, vertices)
         owner = owners(ptr, vertices)
-        local = each - ptr[owner]  # of padding: what belongs to no graph is never read
+        local = each - ptr[owner]  # values of padding are never read
         row, col = batch.edge_index
         pair = (owner[row] * n + local[row]) * n + local[col]
         pair = torch.where(owner[row] < graphs, pair, graphs * n * n)
@@ -420,10 +420,10 @@ class PPGN(MemoryLimited):
     r"""Matrices of pairs of vertices, multiplied: as strong as 3-WL (2-FWL).
 
     The input has a channel for the adjacency matrix and each edge attribute, the vertex attributes
-    on the diagonal, and, in batches that carry positions, the distance of each pair in nanometres:
-    in ångströms the products of three blocks begin a million times too large. After each
-    block the sums over the diagonal and over the rest go through an MLP of two layers, and the
-    results are added up, as in the paper. Products are divided by √n, which the paper leaves out:
+    on the diagonal, and, in batches that carry positions, the distance of each pair in nanometres
+    (each block multiplies matrices, so that values grow with powers of the unit). After each block
+    the sums over the diagonal and over the rest go through an MLP of two layers, and the results
+    are added up, as in the paper. Products are divided by √n, which the paper leaves out:
     without it values grow with the size of a graph to the power of the number of blocks. Weights
     begin as He et al.'s, or differences between graphs vanish in the products of small numbers.
     """
@@ -524,12 +524,12 @@ class HierarchicalGNN(MemoryLimited):
     A set begins with its isomorphism type and the sum over its sets of one vertex less; its
     neighbours are the sets that differ in one vertex, the two that differ being adjacent (the
     paper's local neighbourhood). Among vertices, messages pass through matrices of the bonds
-    (:class:`EdgeNetwork`), whose lengths are features where batches carry positions: so does the
-    authors' network for QM9. The type of
-    two or three vertices is their number of edges, one-hot, beside the sum of the edges'
-    attributes; labels of vertices come from below. All sets take part, not connected ones alone.
-    The means over vertices, pairs and triples stand side by side, beside the logarithms of their
-    numbers, and go through three layers; the paper leaves readout and widths open.
+    (:class:`EdgeNetwork`), whose lengths are features where batches carry positions, as in the
+    authors' network for QM9. The type of two or three vertices is their number of edges, one-hot,
+    beside the sum of the edges' attributes; labels of vertices come from below. All sets take part,
+    not connected ones alone. The means over vertices, pairs and triples stand side by side, beside
+    the logarithms of their numbers, and go through three layers; the paper leaves readout and
+    widths open.
 
     Args:
         set_size: of the largest sets: 2 for 1-2-GNN, 3 for 1-2-3-GNN.

@@ -11,7 +11,8 @@ from samples import collect, double, plain_graph
 from torch.testing import assert_close
 
 from softperm.lab.baselines import pyramid
-from softperm.lab.baselines.pyramid import POOLINGS, Pyramid, climb, coarsened, with_pyramid
+from softperm.lab.baselines.layers import TooLarge
+from softperm.lab.baselines.pyramid import POOLINGS, Pyramid, add_pyramid, coarsened, with_pyramid
 
 PLAIN = [plain_graph(n, seed=n, density=0.3) for n in (5, 1, 9, 2, 14)]
 
@@ -95,7 +96,7 @@ def test_the_order_of_vertices_does_not_matter():
         graph = molecule(4 + seed, seed)
         other = shuffled([graph], seed)[0]
         order = [list(other).index(v) for v in graph]  # where each vertex is in the other
-        a, b = (climb(double(collect([g])).batch(torch.tensor([0]))) for g in (graph, other))
+        a, b = (add_pyramid(double(collect([g])).batch(torch.tensor([0]))) for g in (graph, other))
         place = torch.tensor(order)
         assert torch.equal(a.level, b.level[place])
 
@@ -115,6 +116,34 @@ def test_mirror_images_get_equal_outputs_whichever_side_is_kept(graph):
         other.add_nodes_from(order)
         other.add_edges_from(graph.edges)
         assert_close(outputs(model, [graph]), outputs(model, [other]), rtol=1e-6, atol=1e-7)
+
+
+HARD = {
+    "equal degrees but for rounding": nx.turan_graph(40, 4),
+    "no count tells the sides": nx.corona_product(nx.complete_graph(8), nx.path_graph(2)),
+    "many equal eigenvalues": nx.balanced_tree(3, 5),
+}
+
+
+@pytest.mark.parametrize("graph", HARD.values(), ids=HARD)
+def test_the_numbering_of_symmetric_graphs_does_not_matter(graph):
+    graph, weights = nx.convert_node_labels_to_integers(graph), set()
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        other = nx.Graph()
+        other.add_nodes_from(range(len(graph)))
+        order = rng.permutation(len(graph))
+        other.add_edges_from((order[u], order[v]) for u, v in graph.edges)
+        levels = tables(add_pyramid(double(collect([other])).batch(torch.tensor([0]))))
+        of_levels = levels.flatten(0, 1).T.sort().values  # (levels, pairs)
+        weights.add(tuple((1e4 * of_levels).round().flatten().tolist()))
+    assert len(weights) == 1
+
+
+def test_a_graph_whose_matrices_need_too_much_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("softperm.lab.baselines.pyramid.LIMIT", 1000)
+    with pytest.raises(TooLarge, match=r"ECC would need .* graph has 40 vertices"):
+        with_pyramid(collect([nx.path_graph(40)]))
 
 
 def test_a_graph_of_several_parts_has_their_pyramids():
@@ -163,8 +192,8 @@ def test_batches_of_a_prepared_collection_are_those_that_are_computed(graphs):
     prepared = with_pyramid(collection)
     for index in ([0, 1, 2, 3, 4], [3, 1], [2, 2, 0]):
         ours, theirs = (c.batch(torch.tensor(index)) for c in (prepared, collection))
-        theirs = climb(theirs)
-        assert climb(ours) is ours
+        theirs = add_pyramid(theirs)
+        assert add_pyramid(ours) is ours
         for name in ("edge_index", "edge_levels", "level", "edge_attr", "ptr"):
             if theirs.get(name) is not None:
                 assert_close(ours[name], theirs[name])
