@@ -404,7 +404,8 @@ def attack(base: Path, name: str, count: int, seed: str) -> dict[str, Any]:
             shutil.copytree(inputs / scenario.start[0], folder / scenario.start[1])
 
     def said() -> str:
-        return (place / "log").read_text()[-2000:]
+        log = place / "log"  # missing if the command was killed before it opened it
+        return log.read_text()[-2000:] if log.exists() else ""
 
     fresh()
     started = time.monotonic()
