@@ -58,7 +58,9 @@ def gpu_kernel(function: Callable | None = None, **options: Any) -> Any:
     """Compiles a function with Triton, for CUDA devices; options are those of ``triton.jit``.
 
     Triton compiles a kernel once more for each combination of integer arguments that are 1 or
-    multiples of 16. Numbers that vary from batch to batch belong in ``do_not_specialize``.
+    multiples of 16, and of arrays that begin at multiples of 16 bytes. Numbers that vary from batch
+    to batch belong in ``do_not_specialize``, and arrays that are parts of others and read in any
+    order in ``do_not_specialize_on_alignment``.
     """
     import triton  # absent where there is no GPU
 
