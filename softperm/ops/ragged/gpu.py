@@ -104,7 +104,8 @@ def _weighted_sum(
 
 
 @gpu_kernel(
-    do_not_specialize=["rows", "V", "E"], do_not_specialize_on_alignment=["row_ptr", "col", "weight"]
+    do_not_specialize=["rows", "V", "E"],
+    do_not_specialize_on_alignment=["row_ptr", "col", "weight"],
 )
 def _propagate_kernel(
     x, row_ptr, col, weight, out, rows, V, E, F, WEIGHTED: tl.constexpr,
