@@ -111,7 +111,11 @@ class _Recorder(TorchDispatchMode):
 def _form(model: nn.Module, batch: GraphBatch) -> tuple:
     """What the kernels of a network depend on, except for numbers of vertices and edges."""
     parameters = tuple((name, tuple(tensor.shape)) for name, tensor in model.named_parameters())
-    fields = tuple((k, v.dtype, tuple(v.shape[1:])) for k, v in batch if isinstance(v, Tensor))
+    fields = tuple(
+        (name, value.dtype, tuple(value.shape[1:]))
+        for name, value in batch.to_dict().items()
+        if isinstance(value, Tensor)
+    )
     return type(model), repr(getattr(model, "config", None)), parameters, fields, batch.largest
 
 
