@@ -13,12 +13,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 PACKAGE = Path(__file__).parent
 COMPILATION_SECONDS = 120  # how long a process waits for another one that compiles the same kernel
+_PARSING = Lock()
 _IMPORTS = re.compile(rf"^(?:from|import) ({PACKAGE.name}[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
 
 
@@ -58,13 +60,28 @@ def gpu_kernel(function: Callable | None = None, **options: Any) -> Any:
     """Compiles a function with Triton, for CUDA devices; options are those of ``triton.jit``.
 
     Triton compiles a kernel once more for each combination of integer arguments that are 1 or
-    multiples of 16. Numbers that vary from batch to batch belong in ``do_not_specialize``.
+    multiples of 16, and of arrays that begin at multiples of 16 bytes. Numbers that vary from batch
+    to batch belong in ``do_not_specialize``, and arrays that are parts of others and read in any
+    order in ``do_not_specialize_on_alignment``.
     """
     import triton  # absent where there is no GPU
 
     if function is None:
         return lambda function: gpu_kernel(function, **options)
-    return triton.jit(inspect.unwrap(function), **options)
+    compiled: Any = triton.jit(inspect.unwrap(function), **options)
+    if hasattr(compiled, "parse"):  # not under Triton's interpreter
+        compiled.parse = partial(_parse, compiled.parse)
+    return compiled
+
+
+def _parse(parse: Callable[[], Any]) -> Any:
+    """Parses a kernel while no other thread does.
+
+    Kernels compile in parallel, and up to Python 3.11.7 parsing in two threads can fail with
+    "SystemError: AST constructor recursion depth mismatch" (python/cpython#106905).
+    """
+    with _PARSING:
+        return parse()
 
 
 def source_hash(file: Path) -> str:

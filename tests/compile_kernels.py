@@ -61,15 +61,18 @@ def ragged_products(vertices: int, count: int) -> None:
     ragged.propagate(x[:1, :1], ragged.row_offsets(one, 1, True), one[:, 1], None, True)
 
 
-def stacked_training() -> None:
-    """Mini-batches, batch normalisation and Adam of many models."""
+def mini_batches(index: list[list[int]], vertices: int, edges: int) -> None:
+    """The arrays of the mini-batches of one or more models."""
     graphs = collection()
-    gpu_kernels.lay_out(graphs, torch.tensor([[0]]), 40, 60)
-    at = gpu_kernels.lay_out(graphs, torch.tensor([[0, 2], [4, -1]]), 40, 60)
+    at = gpu_kernels.lay_out(graphs, torch.tensor(index), vertices, edges)
     item = torch.zeros_like(at.vertex)
     gpu_kernels.rows(graphs.structure, item)
     gpu_kernels.rows(graphs.label, item, -1)
     gpu_kernels.attributes(graphs.label, graphs.label_sizes, graphs.x, item)
+
+
+def stacked_training() -> None:
+    """Batch normalisation and Adam of many models."""
     x, weight, count = torch.randn(2, 300, 20), torch.randn(2, 20), torch.tensor([300, 7])
     made = normalisation.normalise(x, *[weight] * 2, count, *[weight] * 2, 1e-5, True, 0.1)
     normalisation.normalise_backward(x, x, weight, weight, count, *made[1:3], 1e-5, True)
@@ -90,8 +93,12 @@ def transports() -> None:
 if __name__ == "__main__":
     jit.JITFunction.run = compile_only
     ragged_products(vertices=40, count=100)
+    mini_batches([[0, 2], [4, -1]], 40, 60)
     stacked_training()
     transports()
     kernels = len(compiled)
-    ragged_products(vertices=304, count=704)
-    assert len(compiled) == kernels, "other numbers of vertices and edges were compiled anew"
+    for vertices, count in ((304, 704), (301, 703)):
+        ragged_products(vertices, count)
+    for index in ([[0]], [[0, 1, 2, 3]], [[2, 1]] * 16):
+        mini_batches(index, 41, 61)
+    assert len(compiled) == kernels, "other numbers of graphs, vertices and edges compiled anew"

@@ -264,22 +264,24 @@ class Collection:
         ends = [*cuts[1:], len(index)]
         return [index[first:last] for first, last in zip(cuts, ends, strict=True)]
 
-    def batch(self, index: Int[Tensor, " b"], totals: tuple[int, int] | None = None) -> GraphBatch:
+    def batch(
+        self, index: Int[Tensor, " b"], totals: tuple[int, int, int] | None = None
+    ) -> GraphBatch:
         """The chosen graphs as one PyG batch, ready for the model.
 
         Args:
             index: the graphs' positions, in the order of the batch; repeats are allowed.
-            totals: their number of vertices and of directed edges, if the caller knows them:
-                reading the numbers from a GPU would wait for it.
+            totals: their number of vertices and of directed edges, and the vertices of the largest
+                one, if the caller knows them: reading the numbers from a GPU would wait for it.
 
         Returns:
             A batch with ``structure`` (V, S), ``edge_index`` (2, E), ``ptr`` and ``batch``; and
             ``x`` (V, F), ``edge_attr`` (E, d_e), ``edge_weight`` (E,), and with ``codes`` also
-            ``label`` (V, L) and ``edge_label`` (E, L_e), where the collection has them; and what is
-            ``extra``.
+            ``label`` (V, L) and ``edge_label`` (E, L_e), where the collection has them; what is
+            ``extra``; and ``largest``, the vertices of the largest graph, if the host knows it.
         """
         index = index.to(self.ptr.device)
-        v, e = totals or (None, None)
+        v, e, largest = totals or (None, None, None)
         vertices, ptr = _spans(self.ptr, index, v)  # (V,), (b + 1,)
         edges, edge_ptr = _spans(self.edge_ptr, index, e)  # (E,), (b + 1,)
         shift = torch.repeat_interleave(ptr[:-1], edge_ptr.diff(), output_size=edges.numel())
@@ -292,6 +294,10 @@ class Collection:
             canonical=True,
         )
         batch.num_nodes = vertices.numel()
+        if largest is None and index.numel() and not ptr.is_cuda:
+            largest = int(ptr.diff().max())
+        if largest is not None:  # a GPU then omits, and need not compile, what larger graphs need
+            batch.largest = largest
         for name, value in self._fields(vertices, edges).items():
             batch[name] = value
         return cast("GraphBatch", batch)

@@ -7,7 +7,7 @@ aligned matrices into vectors, or read them like images.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
@@ -254,7 +254,9 @@ class PiGNN(nn.Module):
         The matrices of several permutations follow one another.
         """
         batch = prepare(batch)
-        with torch.autocast(batch.ptr.device.type, enabled=False):
+        kind = batch.ptr.device.type
+        precise = nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+        with precise:
             batch = self._read(batch)
             d = self.permutation(batch)  # (V, P), or (K, V, P)
             plans = d.unbind() if d.ndim == 3 else [d]

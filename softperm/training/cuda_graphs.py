@@ -18,6 +18,7 @@ from softperm.data.collection import Collection, GraphBatch
 from softperm.nn.model import evaluating
 from softperm.pyg import Data
 from softperm.training.data import BatchShape, gather
+from softperm.training.precompile import compile_kernels
 from softperm.training.tasks import Task, mean_loss
 
 WARM_UP = 1  # calls before the capture, in which kernels compile and libraries initialise
@@ -197,6 +198,7 @@ class CapturedGradients:
             return loss.detach(), *torch.autograd.grad(loss, self.params, materialize_grads=True)
 
         model.train()
+        compile_kernels(model, source, graphs, batches[0])
         self.step = FixedShapeStep(step, source, graphs, batches, MARGIN, list(model.buffers()))
 
     def __call__(self, part: Int[Tensor, " _"]) -> Tensor | None:

@@ -261,7 +261,8 @@ class BatchLoader:
             return self._empty()
         totals = None
         if self.resident:  # counted on the host, which then need not wait for the device
-            totals = _total(self.source.ptr, part), _total(self.source.edge_ptr, part)
+            sizes, edges = (p[part + 1] - p[part] for p in (self.source.ptr, self.source.edge_ptr))
+            totals = int(sizes.sum()), int(edges.sum()), int(sizes.max())
             part = part.pin_memory().to(self.device, non_blocking=True)
         batch = self.graphs.batch(part, totals).to(self.device)
         return MiniBatch(batch, self.targets(part), None, self.weights(part))
@@ -293,11 +294,6 @@ class BatchLoader:
         if mini_batch.weight is not None:
             mini_batch.weight.record_stream(current)
         return mini_batch
-
-
-def _total(ptr: Tensor, part: Tensor) -> int:
-    """Number of vertices, or edges, of some graphs together."""
-    return int((ptr[part + 1] - ptr[part]).sum())
 
 
 def fits(graphs: Collection, y: Tensor, device: torch.device) -> bool:

@@ -19,6 +19,7 @@ from softperm.training.data import Layout
 
 BLOCK = 1024  # parameters that one program updates
 LARGE = 4096  # gradients of at least this many columns are not copied together with others
+GRAPHS = 64  # a block of a mini-batch's graphs has at least as many places, so most share a kernel
 PLACES = 256  # places for vertices or edges that one program fills
 NUMBERS = 1024  # numbers that one program copies
 
@@ -87,7 +88,7 @@ def _joined(blocks: Iterable[Tensor]) -> Iterator[Tensor]:
         yield torch.cat(small, dim=1)
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize=["b"], do_not_specialize_on_alignment=["starts"])
 def _starts_kernel(index, ptr, starts, b, B: tl.constexpr):
     """Program m: the first place of each of model m's graphs, and the end of the last."""
     m = tl.program_id(0)
@@ -99,11 +100,11 @@ def _starts_kernel(index, ptr, starts, b, B: tl.constexpr):
 
 
 @gpu_kernel
-def _owner(starts, place, b, HALVINGS: tl.constexpr):
+def _owner(starts, place, b, halvings):
     """Which of the b consecutive graphs a place belongs to; b behind the last."""
     low = tl.zeros_like(place)
     high = low + b
-    for _ in range(HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) // 2
         behind = (low < high) & (tl.load(starts + 1 + middle, low < high, other=0) <= place)
         high = tl.where(behind, high, middle)
@@ -112,35 +113,36 @@ def _owner(starts, place, b, HALVINGS: tl.constexpr):
 
 
 @gpu_kernel
-def _item(index, ptr, starts, place, b, HALVINGS: tl.constexpr):
+def _item(index, ptr, starts, place, b, halvings):
     """The collection's vertex or edge at each place of a model, −1 for none, and its graph."""
-    owner = _owner(starts, place, b, HALVINGS)
+    owner = _owner(starts, place, b, halvings)
     real = owner < b
     graph = tl.load(index + owner, real, other=0)
     begin = tl.load(starts + owner, real, other=0)
     return tl.where(real, tl.load(ptr + graph, real, other=0) + place - begin, -1), owner
 
 
-@gpu_kernel
-def _vertices_kernel(
-    index, ptr, starts, vertex, b, room, HALVINGS: tl.constexpr, PLACES: tl.constexpr
-):  # fmt: skip
+@gpu_kernel(do_not_specialize=["b", "room", "halvings"])
+def _vertices_kernel(index, ptr, starts, vertex, b, room, halvings, PLACES: tl.constexpr):
     """Program (j, m): the j-th block of model m's places for vertices."""
     m = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
-    item, _ = _item(index + m * b, ptr, starts + m * (b + 1), place, b, HALVINGS)
+    item, _ = _item(index + m * b, ptr, starts + m * (b + 1), place, b, halvings)
     tl.store(vertex + m * room + place, item, place < room)
 
 
-@gpu_kernel
+@gpu_kernel(
+    do_not_specialize=["b", "room", "vertices", "total", "models", "halvings"],
+    do_not_specialize_on_alignment=["edge_starts"],
+)
 def _edges_kernel(
     index, edge_ptr, starts, edge_starts, edge_index, edge, ends, b, room, vertices, total, models,
-    HALVINGS: tl.constexpr, PLACES: tl.constexpr,
+    halvings, PLACES: tl.constexpr,
 ):  # fmt: skip
     """Program (j, m): the j-th block of model m's places for edges, with both ends."""
     m = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
-    item, owner = _item(index + m * b, edge_ptr, edge_starts + m * (b + 1), place, b, HALVINGS)
+    item, owner = _item(index + m * b, edge_ptr, edge_starts + m * (b + 1), place, b, halvings)
     real, inside = item >= 0, place < room
     tl.store(edge + m * room + place, item, inside)
     shift = tl.load(starts + m * (b + 1) + owner, real, other=0)
@@ -153,7 +155,9 @@ def _edges_kernel(
         tl.store(out, tl.where(real, end, loop), inside)
 
 
-@gpu_kernel(do_not_specialize=["fill"])
+@gpu_kernel(
+    do_not_specialize=["fill", "count", "F", "width"], do_not_specialize_on_alignment=["out"]
+)
 def _rows_kernel(
     table, item, out, fill, count, F, width, NUMBERS: tl.constexpr
 ):  # fmt: skip
@@ -167,7 +171,10 @@ def _rows_kernel(
     tl.store(out + place * width + f, value, inside)
 
 
-@gpu_kernel
+@gpu_kernel(
+    do_not_specialize=["count", "columns", "size", "width"],
+    do_not_specialize_on_alignment=["codes", "out"],
+)
 def _one_hot_kernel(
     codes, item, out, count, columns, size, width, NUMBERS: tl.constexpr
 ):  # fmt: skip
@@ -187,18 +194,17 @@ def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Lay
     starts, edge_starts = index.new_empty(2, models, b + 1).unbind()
     ends = index.new_empty(2, models, edges)
     vertex, edge = index.new_empty(models, vertices), index.new_empty(models, edges)
-    block, halvings = max(16, triton.next_power_of_2(b)), b.bit_length()
+    block, halvings = max(GRAPHS, triton.next_power_of_2(b)), b.bit_length()
     for ptr, begin in ((graphs.ptr, starts), (graphs.edge_ptr, edge_starts)):
         _starts_kernel[(models,)](index, ptr, begin, b, B=block)
     if vertex.numel():
         _vertices_kernel[(triton.cdiv(vertices, PLACES), models)](
-            index, graphs.ptr, starts, vertex, b, vertices, HALVINGS=halvings, PLACES=PLACES,
-        )  # fmt: skip
+            index, graphs.ptr, starts, vertex, b, vertices, halvings, PLACES=PLACES
+        )
     if edge.numel():
         _edges_kernel[(triton.cdiv(edges, PLACES), models)](
             index, graphs.edge_ptr, starts, edge_starts, graphs.edge_index.contiguous(), edge, ends,
-            b, edges, vertices, graphs.edge_index.shape[1], models,
-            HALVINGS=halvings, PLACES=PLACES,
+            b, edges, vertices, graphs.edge_index.shape[1], models, halvings, PLACES=PLACES,
         )  # fmt: skip
     return Layout(starts, vertex, edge, ends)
 

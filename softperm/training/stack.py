@@ -44,6 +44,7 @@ from softperm.training.loop import (
     check_validation,
     stop_requests,
 )
+from softperm.training.precompile import compile_kernels
 from softperm.training.tasks import (
     StackedScore,
     Task,
@@ -210,6 +211,7 @@ class Stack(Training):
         seeds: Sequence[int],
     ) -> None:
         """Captures the steps of an epoch, with shapes for all mini-batches of the training."""
+        self._compile(graphs, train)
         changed = [*self.tracker.tensors().values(), *self.best.values()]
         orders = epoch_orders(train, seeds, self.config, self.device)
         restored = [*self._tensors().values(), *self.tracker.tensors().values()]
@@ -227,6 +229,19 @@ class Stack(Training):
         if self.scores.on_device:
             function, pool = self._validate, self.train_epochs.pool
         self.validate = CapturedStep(partial(function, shape=shape), self.held, changed, pool)
+
+    def _compile(self, graphs: Collection, train: Sequence[Tensor]) -> None:
+        """Compiles the kernels of the steps, if they are for a GPU."""
+
+        def update() -> None:
+            flat, config = torch.zeros_like(self.flat[:1]), self.config
+            adam = StackedAdam(
+                flat, weight_decay=config.weight_decay, decoupled_decay=config.decoupled_decay
+            )
+            adam.step([flat], flat[:, 0] > 0)
+
+        batch = train[0][: self.config.batch_size]
+        compile_kernels(self.models[0], graphs, self.graphs, batch, [update])
 
     def _outputs(
         self, params: dict[str, Tensor], index: Int[Tensor, "M b"], shape: BatchShape

@@ -42,6 +42,12 @@ def test_a_batch_equals_the_graphs_joined_one_by_one(order):
     torch.testing.assert_close(ours.structure, features, check_dtype=False)
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [3, 0], [1]], ids=str)
+def test_a_batch_states_the_size_of_its_largest_graph(order):
+    batch = COLLECTION.batch(torch.tensor(order))
+    assert batch.largest == max(GRAPHS[i].number_of_nodes() for i in order)
+
+
 def test_an_empty_choice_is_an_empty_batch():
     batch = COLLECTION.batch(torch.empty(0, dtype=torch.long))
     assert batch.ptr.tolist() == [0]

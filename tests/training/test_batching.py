@@ -99,7 +99,9 @@ def test_the_totals_that_a_caller_knows_change_nothing():
     index = torch.tensor([1, 3, 1])
     v = int(COLLECTION.sizes[index].sum())
     e = int(COLLECTION.edge_ptr.diff()[index].sum())
-    ours, theirs = COLLECTION.batch(index, (v, e)), COLLECTION.batch(index)
+    largest = int(COLLECTION.sizes[index].max())
+    ours, theirs = COLLECTION.batch(index, (v, e, largest)), COLLECTION.batch(index)
+    assert ours.largest == theirs.largest
     for key in ("ptr", "edge_index", "structure", "x", "edge_attr", "edge_weight", "batch"):
         assert torch.equal(ours[key], theirs[key])
 

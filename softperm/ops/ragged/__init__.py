@@ -168,7 +168,7 @@ def _accumulation_type(x: Tensor) -> torch.dtype:
 
 def _has_kernels(x: Tensor) -> bool:
     """Whether ``maximum_op`` has a kernel for this device; torch's scatter is used elsewhere."""
-    return x.is_cuda
+    return x.is_cuda or x.is_meta
 
 
 def _scatter_maximum(

@@ -103,7 +103,10 @@ def _weighted_sum(
     return tl.sum(values, axis=0)
 
 
-@gpu_kernel(do_not_specialize=["rows", "V", "E"])
+@gpu_kernel(
+    do_not_specialize=["rows", "V", "E"],
+    do_not_specialize_on_alignment=["row_ptr", "col", "weight"],
+)
 def _propagate_kernel(
     x, row_ptr, col, weight, out, rows, V, E, F, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, STEPS: tl.constexpr, MANY: tl.constexpr, BF: tl.constexpr,
@@ -219,7 +222,7 @@ def propagate(
 # Maxima over lists of rows.
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize_on_alignment=["begin", "end", "source"])
 def _maximum_kernel(
     x, begin, end, source, out, ties, F, ROWS: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
@@ -245,7 +248,7 @@ def _maximum_kernel(
     tl.store(ties + r * F + f, count, f < F)
 
 
-@gpu_kernel
+@gpu_kernel(do_not_specialize_on_alignment=["begin", "end", "target"])
 def _maximum_backward_kernel(
     share, x, out, begin, end, target, d_x, F, ROWS: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip

@@ -156,7 +156,7 @@ def sinkhorn(
     if tolerance is None:
         tolerance = TOLERANCE.get(scores.dtype, 1e-6)
     if backend is None:
-        backend = "fused" if scores.device.type in {"cpu", "cuda"} else "reference"
+        backend = "fused" if scores.device.type in {"cpu", "cuda", "meta"} else "reference"
     if gradient not in GRADIENTS:
         raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}; got {gradient!r}")
     if backend == "reference":
