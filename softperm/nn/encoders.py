@@ -265,7 +265,12 @@ class LinearEncoder(nn.Module):
         hidden: size H of its hidden vector.
         scale: applied to the features first; none by default.
         activation: the function g.
+
+    Attributes:
+        by_itself: whether a vertex is encoded without its neighbours, so that equal ones are equal.
     """
+
+    by_itself = True
 
     def __init__(
         self,

@@ -14,8 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
@@ -45,12 +46,15 @@ from softperm.nn.permutation import (
     align_attributes,
     align_edge_attributes,
 )
+from softperm.ops.inference import forward_only, normalised_linear
 from softperm.ops.layers import Linear
 from softperm.ops.transport import sinkhorn, softmax
 from softperm.settings import ModelConfig
 
 Features = Callable[[GraphBatch], Float[Tensor, "V F"]]
 View = Callable[[Float[Tensor, "V P"], GraphBatch], Float[Tensor, "B P ..."]]
+
+MANY_GRAPHS = 128  # of a batch, for which the weights of the head's first layers are rearranged
 
 
 def adjacency_view(
@@ -87,6 +91,9 @@ class MLPHead(nn.Module):
         normalise: whether LayerNorm comes first, as in the paper. It removes the size of a graph,
             which is the sum of a vector's entries.
         drop: share of aligned entries and hidden units dropped in training.
+        entries: of each vector the order of its entries and their equal ones, with which
+            :func:`softperm.ops.inference.normalised_linear` is quick; see :func:`view_entries`. By
+            default no two entries are known to be equal.
     """
 
     def __init__(
@@ -97,17 +104,64 @@ class MLPHead(nn.Module):
         final: int = 64,
         normalise: bool = True,
         drop: float = 0.0,
+        entries: Sequence[Int[np.ndarray, "2 _"]] | None = None,
     ) -> None:
         super().__init__()
+        if entries is None:
+            entries = [view_entries(1, size, symmetric=False) for size in sizes]
+        self.entries = tuple(entries)
         self.branches = nn.ModuleList(_mlp([size, *hidden], drop, normalise) for size in sizes)
         joined = len(sizes) * hidden[-1]
         self.final = nn.Sequential(_mlp([joined, final], drop), Linear(final, outputs))
 
     def forward(self, views: Sequence[Float[Tensor, "B ..."]]) -> Float[Tensor, "B C"]:
         """Outputs from the aligned matrices of each graph."""
-        pairs = zip(self.branches, views, strict=True)
-        vectors = [branch(view.flatten(1)) for branch, view in pairs]  # each (B, 128)
-        return self.final(torch.cat(vectors, dim=1))
+        of_view = zip(self.branches, views, self.entries, strict=True)
+        vectors = [_branch(b, view.flatten(1), entries) for b, view, entries in of_view]
+        return self.final(torch.cat(vectors, dim=1))  # of vectors (B, 128)
+
+
+def _branch(
+    branch: nn.Module, rows: Float[Tensor, "B Z"], entries: Int[np.ndarray, "2 T"]
+) -> Float[Tensor, "B H"]:
+    """The MLP of one view, its first layer joined with LayerNorm where that is quicker."""
+    norm, first, rest = _split(branch)
+    if branch.training or len(rows) < MANY_GRAPHS or not forward_only(rows, first.weight):
+        return branch(rows)
+    return rest(normalised_linear(rows, norm, first, entries))
+
+
+def _split(branch: nn.Module) -> tuple[nn.LayerNorm | None, Linear, nn.Sequential]:
+    """LayerNorm if there is one, the first linear layer, and the layers after it."""
+    layers = list(branch.children())
+    norm = layers[0] if isinstance(layers[0], nn.LayerNorm) else None
+    place, first = next((k, each) for k, each in enumerate(layers) if isinstance(each, Linear))
+    return norm, first, nn.Sequential(*layers[place + 1 :])
+
+
+def view_entries(latent_vertices: int, width: int, symmetric: bool) -> Int[np.ndarray, "2 T"]:
+    """The order in which the entries of an aligned matrix are read, and their mirror images.
+
+    Entries of one attribute are beside each other, because they are zero together.
+
+    Args:
+        latent_vertices: number P of rows of the aligned matrix.
+        width: entries of a row: F, or P · d_e if the matrix is symmetric.
+        symmetric: whether entries (i, j) and (j, i) are equal.
+
+    Returns:
+        Two positions in the flattened matrix for each entry, the same ones for a single entry.
+
+    >>> view_entries(2, 4, symmetric=True).tolist()  # of a (2, 2, 2) matrix
+    [[0, 2, 6, 1, 3, 7], [0, 4, 6, 1, 5, 7]]
+    """
+    p = latent_vertices
+    place = np.arange(p * width).reshape(p, width)
+    if not symmetric:
+        return np.stack([place.T.ravel()] * 2)
+    i, j = np.triu_indices(p)
+    place = place.reshape(p, p, -1)  # (P, P, d_e)
+    return np.stack([place[i, j].T.ravel(), place[j, i].T.ravel()])
 
 
 class ConvHead(nn.Module):
@@ -320,8 +374,9 @@ def build(config: ModelConfig, seed: int, statistics: VertexStatistics | None = 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         permutations = [_permutation(config, statistics) for _ in range(config.permutation_heads)]
-        views, widths = zip(*_views(config), strict=True)
-        head = _head(config, widths * config.permutation_heads)
+        views, widths, symmetric = zip(*_views(config), strict=True)
+        heads = config.permutation_heads
+        head = _head(config, widths * heads, symmetric * heads)
         embedding = standardise = drop = None
         if config.label_sizes:
             embedding = EmbedVertices(LabelEmbedding(config.label_sizes, config.embedding_size))
@@ -455,26 +510,26 @@ def _encode(config: ModelConfig, statistics: VertexStatistics) -> nn.Module | No
     return EncodeVertices(network, features)
 
 
-def _views(config: ModelConfig) -> list[tuple[View, int]]:
-    """The aligned matrices, each with the number of entries that one latent vertex has in it."""
+def _views(config: ModelConfig) -> list[tuple[View, int, bool]]:
+    """The aligned matrices; the entries of one latent vertex in each; whether it is symmetric."""
     p = config.latent_vertices
-    views: list[tuple[View, int]] = [
-        (partial(adjacency_view, power=k, weighted=config.weighted), p)
+    views: list[tuple[View, int, bool]] = [
+        (partial(adjacency_view, power=k, weighted=config.weighted), p, True)
         for k in range(1, config.powers + 1)
     ]
     if config.encodes != "none":
-        views.append((encoded_view, config.encoded_size))
+        views.append((encoded_view, config.encoded_size, False))
     elif config.vertex_width:
-        views.append((attribute_view, config.vertex_width))
+        views.append((attribute_view, config.vertex_width, False))
     if config.edge_label_sizes:
         embedding = LabelEmbedding(config.edge_label_sizes, config.edge_embedding_size)
-        views.append((EmbeddedEdges(embedding), p * config.edge_width))
+        views.append((EmbeddedEdges(embedding), p * config.edge_width, True))
     elif config.edge_attribute_size:
-        views.append((edge_attribute_view, p * config.edge_width))
+        views.append((edge_attribute_view, p * config.edge_width, True))
     return views
 
 
-def _head(config: ModelConfig, widths: Sequence[int]) -> nn.Module:
+def _head(config: ModelConfig, widths: Sequence[int], symmetric: Sequence[bool]) -> nn.Module:
     """The head for aligned matrices with ``widths`` entries for each latent vertex."""
     p = config.latent_vertices
     last = {
@@ -484,7 +539,10 @@ def _head(config: ModelConfig, widths: Sequence[int]) -> nn.Module:
     }
     if config.head == "conv":
         return ConvHead(widths, p, config.outputs, **last)
-    return MLPHead([p * width for width in widths], config.outputs, config.head_hidden, **last)
+    pairs = zip(widths, symmetric, strict=True)
+    entries = [view_entries(p, width, symmetric=mirrored) for width, mirrored in pairs]
+    sizes = [p * width for width in widths]
+    return MLPHead(sizes, config.outputs, config.head_hidden, entries=entries, **last)
 
 
 @contextmanager

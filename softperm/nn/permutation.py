@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch
+from softperm.ops.inference import EqualRows, align_edges, equal_rows, forward_only
 from softperm.ops.layers import vertex_linear
 from softperm.ops.ragged import pool, propagate
-from softperm.ops.transport import sinkhorn
+from softperm.ops.transport import sinkhorn, softmax
 
 Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
 """The function f of the paper: scores of vertices against latent vertices."""
@@ -153,18 +155,48 @@ class SoftPermutation(nn.Module):
         ``dustbin`` is a score that other permutations share; by default it has its own, if any.
         """
         x = self.features(batch).to(self.latent.dtype)
+        dustbin = self.dustbin if dustbin is None else dustbin
+        mergeable = self._gives_equal_rows(dustbin) and forward_only(x, batch.ptr)
+        rows = equal_rows(x, batch.ptr) if mergeable else None
+        if rows is None:
+            return self._plan(x, batch, dustbin)
+        plan = self._plan(x[rows.first], batch, None, rows)  # (U, P)
+        return (plan / rows.count[:, None])[rows.place]
+
+    def _gives_equal_rows(self, dustbin: Float[Tensor, ""] | None) -> bool:
+        """Whether equal vertices have equal rows in D, and several of them may be one row."""
+        function = getattr(self.normaliser, "func", self.normaliser)
+        by_itself = getattr(self.encoder, "by_itself", False)
+        return by_itself and dustbin is None and function in (sinkhorn, softmax)
+
+    def _plan(
+        self,
+        x: Float[Tensor, "V F"],
+        batch: GraphBatch,
+        dustbin: Float[Tensor, ""] | None,
+        merged: EqualRows | None = None,
+    ) -> Float[Tensor, "V P"]:
+        """The soft permutation of vertices, or of rows that stand for several equal vertices each.
+
+        A row of mass k and scores S + log k is equivalent to k rows of mass 1 and scores S.
+        """
         x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): the padding vertex, all zeros
         q = self.encoder(x, batch.edge_index, batch.ptr)  # (V + 1, H)
         scores = self.compare(q, self.latent)  # (V + 1, P)
         if scores.dtype in {torch.float16, torch.bfloat16}:
             scores = scores.float()  # the transport needs float32's range and precision
         scores, padding = scores.split([len(scores) - 1, 1])  # (V, P), (1, P)
-        rows = {} if batch.get("largest") is None else {"largest": batch.largest}
+        rows: dict[str, Any] = {}
+        if batch.get("largest") is not None:
+            rows["largest"] = batch.largest
+        ptr = batch.ptr
+        if merged is not None:
+            rows["row_mass"] = merged.count.to(scores.dtype)
+            scores, ptr = scores + rows["row_mass"].log()[:, None], merged.ptr
         if self.capacity is not None:  # all padding vertices of a graph are one row with their mass
             mass = (self.capacity - batch.ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
             rows |= {"padding": padding.squeeze(0), "padding_mass": mass}
-        dustbin = self.dustbin if dustbin is None else dustbin
-        return self.normaliser(scores, batch.ptr, dustbin=dustbin, **rows)
+        return self.normaliser(scores, ptr, dustbin=dustbin, **rows)
 
 
 class MixedPermutation(nn.Module):
@@ -341,6 +373,9 @@ def align_adjacency(
                 [1., 0., 1.],
                 [1., 1., 0.]])
     """
+    if canonical and power == 1 and forward_only(d, edge_index, ptr):
+        weight = d.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight
+        return align_edges(d, edge_index, weight[:, None], ptr).squeeze(-1)
     reached = d
     for _ in range(power):
         reached = propagate(reached, edge_index, edge_weight, canonical=canonical)  # (V, P)
@@ -366,6 +401,8 @@ def align_edge_attributes(
 
     Gradients reach D, not the edges' attributes.
     """
+    if canonical and forward_only(d, edge_index, edge_attr, ptr):
+        return align_edges(d, edge_index, edge_attr, ptr)
     channels = [
         align_adjacency(d, edge_index, ptr, weight, canonical=canonical)
         for weight in edge_attr.to(d.dtype).unbind(1)

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from samples import FAST, rings_and_cliques
 
 from softperm import PiGNNClassifier, PiGNNRegressor
+from softperm.nn.model import MANY_GRAPHS
 from softperm.nn.model_folder import FolderError, read_folder, write_folder
 from softperm.training.loop import predict
 
@@ -44,6 +45,13 @@ def test_predictions_are_the_mean_of_the_networks(case, fraction, tmp_path):
     assert (back.predict(GRAPHS) == made.predict(GRAPHS)).all()
     assert (back.transform(GRAPHS) == made.transform(GRAPHS)).all()
     assert back.score(GRAPHS, y) == made.score(GRAPHS, y)
+
+
+def test_many_graphs_at_once_get_the_predictions_of_few():
+    """The weights of the first layers are rearranged for many graphs only, in each network."""
+    made = PiGNNClassifier(**FAST, ensemble=2).fit(GRAPHS, KIND)
+    many = made.predict_proba(GRAPHS * (MANY_GRAPHS // 6))
+    assert_allclose(many[: len(GRAPHS)], made.predict_proba(GRAPHS), rtol=0, atol=1e-5)
 
 
 def test_the_first_network_is_the_one_that_is_trained_alone():

@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data
 from softperm.data.collection import Collection
 from softperm.data.features import StructuralFeatures, structural_features
 from softperm.nn.encoders import VertexStatistics
-from softperm.nn.model import ModelConfig, PiGNN, build
+from softperm.nn.model import MANY_GRAPHS, MLPHead, ModelConfig, PiGNN, build
 from softperm.ops.layers import VertexBatchNorm
 
 SIZES = (1, 2, 7, 12, 20)
@@ -120,6 +120,45 @@ def test_output_does_not_depend_on_the_grouping_into_batches(variant, dtype, tol
 RICH = StructuralFeatures(
     clustering=True, core=True, neighbours=True, rings=8, walks=8, heat=(1, 4)
 )
+
+
+def labelled(dtype: torch.dtype) -> Batch:
+    """Graphs with one-hot labels, a few of them unknown; one has no vertices, one has one."""
+    many = [random_graph(n, seed=n, density=0.3) for n in (1, 6, 9, 14)]
+    batch = double(collect(many)).batch(torch.arange(len(many)).repeat(MANY_GRAPHS // 4))
+    batch.ptr = torch.cat([batch.ptr[:1], batch.ptr])  # begins with a graph without vertices
+    kind = torch.arange(batch.num_nodes) % 4  # the last one is unknown
+    batch.x = torch.eye(4)[kind, :3].to(dtype)
+    batch.edge_attr = torch.eye(3)[kind[batch.edge_index].sum(0) % 3, :2].to(dtype)
+    batch.edge_weight, batch.structure = batch.edge_weight.to(dtype), batch.structure.to(dtype)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["f32", "f64"]
+)
+@every_variant
+def test_outputs_without_gradients_are_those_of_training(variant, dtype, tolerance):
+    """Without gradients the CPU merges equal vertices and skips zeros."""
+    model, batch = network(variant, dtype=dtype).eval(), labelled(dtype)
+    assert batch.ptr.numel() > MANY_GRAPHS
+    with torch.no_grad():
+        ours = model(batch)
+        vectors = model.transform(batch)
+    close(ours, model(batch).detach(), tolerance)
+    close(vectors, model.transform(batch).detach(), tolerance)
+
+
+@pytest.mark.parametrize("head_norm", [True, False])
+def test_a_users_head_without_known_symmetries_is_the_same_without_gradients(head_norm):
+    batch = labelled(torch.float64)
+    torch.manual_seed(0)
+    sizes = [view.shape[1:].numel() for view in network(PLAIN)._align(batch)[1]]
+    head = MLPHead(sizes, 2, normalise=head_norm).double().eval()
+    views = [view.detach() for view in network(PLAIN)._align(batch)[1]]
+    with torch.no_grad():
+        ours = head(views)
+    close(ours, head(views).detach(), 1e-12)
 
 
 @both_precisions
