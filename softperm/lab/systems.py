@@ -496,6 +496,8 @@ def system_names() -> list[str]:
 def find_system(name: str) -> System | ClassicalSystem:
     """The system of a name; ``NAME+VARIANT`` is a variant, whose settings a recipe has.
 
+    Several variants together are ``NAME+VARIANT+OTHER``.
+
     Raises:
         ValueError: no system has this name; the message lists all names.
 
@@ -508,4 +510,4 @@ def find_system(name: str) -> System | ClassicalSystem:
         raise ValueError(f"no system is called {base}: there are {', '.join(_ALL)}")
     if not plus:
         return _ALL[base]
-    return replace(_ALL[base], name=name, title=f"{_ALL[base].title}, {variant}")
+    return replace(_ALL[base], name=name, title=f"{_ALL[base].title}, {variant.replace('+', ', ')}")
