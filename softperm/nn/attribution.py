@@ -224,8 +224,8 @@ class Explainer:
             )
         if not through_network and any(isinstance(v, AlignedDistances) for v in model.views):
             raise ValueError(
-                "the model reads distances of pairs of vertices, which receive no contributions "
-                "of their own if the soft permutation is held fixed: leave through_network=True"
+                "the model reads distances, which receive no contributions of their own while the "
+                "soft permutation is held fixed: explain through the network"
             )
         self.model = copy.deepcopy(model).cpu().double().eval()
         self.model.requires_grad_(False)
