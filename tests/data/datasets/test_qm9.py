@@ -141,6 +141,16 @@ def test_a_model_of_distances_is_trained_and_predicts(write_qm9: Callable, tmp_p
     assert "QM9 has no positions, which distance_bins needs: set distance_bins to 0" in done.stderr
 
 
+def test_variants_of_the_recipe_are_evaluated_together(write_qm9: Callable, tmp_path: Path) -> None:
+    systems = "pi-gnn,pi-gnn+linear-fit+positions"
+    done = run_command(
+        "evaluate", "--recipe", "qm9-table", "--models", systems, "--target", "r2", "--epochs", 1,
+        "--data-root", write_qm9(), "--device", "cpu", "--out", tmp_path / "table",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "QM9-r2 pi-gnn+linear-fit+positions" in done.stdout
+
+
 def test_without_positions_the_rest_arrives(write_qm9: Callable) -> None:
     whole = load_dataset("QM9", write_qm9())
     (whole.store.root / "qm9" / "qm9_positions.npz.xz").unlink()
