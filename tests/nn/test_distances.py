@@ -11,8 +11,9 @@ import torch
 from samples import collect, random_graph, renumber
 from torch.testing import assert_close
 
-from softperm import PiGNNClassifier, PiGNNRegressor
+from softperm import PiGNNAligner, PiGNNClassifier, PiGNNRegressor
 from softperm.data.graphs import as_graphs
+from softperm.estimators.pignn import UniformPermutationsWarning
 from softperm.nn import permutation
 from softperm.nn.attribution import Explainer
 from softperm.nn.encoders import AlignedDistances
@@ -220,6 +221,17 @@ def test_networkx_and_pyg_give_the_same_predictions():
     model = PiGNNRegressor(distance_bins=3, **SMALL)
     first = model.fit(graphs, np.arange(7.0)).predict(graphs)
     assert_close(model.fit(data, np.arange(7.0)).predict(data), first)
+
+
+def test_an_aligner_reads_positions():
+    graphs = positioned([nx.path_graph(n) for n in (3, 4, 5) * 2])
+    aligner = PiGNNAligner(distance_bins=3, latent_vertices=4, epochs=2, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", UniformPermutationsWarning)
+        aligner.fit(graphs)
+    moved = positioned([nx.path_graph(n) for n in (3, 4, 5)], dimensions=2)
+    assert not np.array_equal(aligner.transform(graphs[:3]), aligner.transform(moved))
 
 
 def test_a_graph_without_vertices_needs_no_positions():
