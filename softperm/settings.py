@@ -296,6 +296,20 @@ class ModelConfig(Settings):
     powers: int = setting(
         1, "Highest power k of the adjacency matrix that is aligned: DᵀAD, …, DᵀAᵏD.", at_least=1
     )
+    distance_bins: int = setting(
+        0,
+        "Gaussian bins of the distances between all pairs of vertices, by their positions (pos); 0 "
+        "for none. Learnt mixtures of the bins are aligned as DᵀAD is. Time and memory grow with "
+        "the square of a graph's vertices.",
+        at_least=0,
+        below=257,
+    )
+    distance_channels: int = setting(4, "Number of mixtures of these bins.", at_least=1, below=257)
+    distance_range: float = setting(
+        12.0,
+        "Centre of the last bin of distances, in the unit of the positions; the first is at 0.",
+        above=0,
+    )
     encoded: str = setting(
         "none",
         "Vertex features that a small network φ encodes before they are aligned, Dᵀφ(X); with "
@@ -366,6 +380,11 @@ class ModelConfig(Settings):
     def vertex_width(self) -> int:
         """Length of a vertex's attributes after its labels are embedded."""
         return self.attribute_size + (self.embedding_size if self.label_sizes else 0)
+
+    @property
+    def distance_width(self) -> int:
+        """Number of aligned matrices of distances."""
+        return self.distance_channels if self.distance_bins else 0
 
     @property
     def edge_width(self) -> int:
@@ -456,6 +475,9 @@ class FieldNames(Settings, group="Data"):
 
     These are ``label`` for labels and ``x`` for numbers; in PyG, those of edges are ``edge_label``
     and ``edge_attr``. A name may refer to a vector, or to a matrix with a row for each vertex.
+
+    Attributes:
+        positions: whether to read ``pos`` of the vertices, which ``distance_bins`` asks for.
     """
 
     vertex_labels: Sequence[str] | None = setting(
@@ -470,6 +492,12 @@ class FieldNames(Settings, group="Data"):
     edge_attributes: Sequence[str] | None = setting(
         None, "Edge attributes to read as numbers, by name; by default x.", kind=list
     )
+    positions: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> FieldNames:
+        """The names that the settings of an estimator give."""
+        return cls(**choose(cls, values), positions=bool(values.get("distance_bins")))
 
     @property
     def vertices_chosen(self) -> bool:

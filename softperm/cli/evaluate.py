@@ -286,8 +286,9 @@ def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable
         def training(target: str) -> TrainingData:
             chosen = [t for t in recipe.targets if f"{dataset.name}-{t}" == target] or None
             return sources.from_dataset(
-                dataset, chosen, test_fraction=0.0, validation_fraction=0.0, seed=seed
-            )
+                dataset, chosen, test_fraction=0.0, validation_fraction=0.0, seed=seed,
+                positions=dataset.position is not None,
+            )  # fmt: skip
 
         return _Source(data, tuple(dataset.class_names), training)
 

@@ -252,7 +252,8 @@ def _read_dataset(
     """A dataset encoded for an estimator: graphs, names, targets, fingerprint of the content."""
     from softperm.training.sources import class_values, encode_dataset
 
-    dataset, collection = encode_dataset(name, data_root, estimator.vocabulary_)
+    positions = estimator.field_names.positions
+    dataset, collection = encode_dataset(name, data_root, estimator.vocabulary_, positions)
     if dataset.task == "classification":
         targets = {dataset.target_names[0]: class_values(dataset)}
     else:

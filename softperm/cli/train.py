@@ -31,7 +31,7 @@ from softperm.cli.inputs import (
 )
 from softperm.files import write_atomically
 from softperm.progress import progress_bars
-from softperm.settings import STANDARD_FIELDS, FieldNames, Rule, check_settings, choose, names_in
+from softperm.settings import FieldNames, Rule, check_settings, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -195,12 +195,12 @@ def _read(
     name, problems = source["dataset"] or str(source["data"]), ()
     target, task, smiles_column = (source[k] for k in ("target", "task", "smiles_column"))
     skip_empty, seed, symmetrise = source["skip_empty"], settings["seed"], settings["symmetrise"]
-    fields = FieldNames(**choose(FieldNames, settings))
+    fields = FieldNames.of(settings)
     if source["dataset"] is not None or sources.is_dataset(name):
         if task != "auto" or smiles_column is not None:
             option = "--smiles-column" if task == "auto" else "--task"
             raise ValueError(f"{option} is for files of graphs: a dataset defines its own")
-        if fields != STANDARD_FIELDS:
+        if fields.vertices_chosen or fields.edges_chosen:
             raise ValueError(
                 "--vertex-labels, --vertex-attributes, --edge-labels and --edge-attributes are for "
                 "files of graphs: the fields of a dataset have no names"
@@ -208,7 +208,8 @@ def _read(
         root = source["data_root"]
         opened = sources.load_dataset(name, root, symmetrise=symmetrise, progress=True)
         shares: dict[str, Any] = {**fractions}
-        examples = sources.from_dataset(opened, target, **shares, seed=seed, skip_empty=skip_empty)
+        shares |= {"skip_empty": skip_empty, "positions": fields.positions}
+        examples = sources.from_dataset(opened, target, **shares, seed=seed)
     else:
         with progress_bars() as report:
             file = sources.read_file(

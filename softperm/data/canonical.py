@@ -31,7 +31,8 @@ from softperm.settings import STANDARD_FIELDS, FieldNames
 Labels = Int[np.ndarray, "..."] | list[Any]
 MOST_CODES = 50  # distinct whole numbers that may be codes
 SYMMETRISE = "set symmetrise"
-FIELDS = ("x", "label", "edge_attr", "edge_label")  # of which all graphs have as many columns
+FIELDS = ("x", "label", "pos", "edge_attr", "edge_label")  # with equal columns in all graphs
+MOST_POSITIONS = 4096  # vertices of a graph whose distances are compared: 16 million pairs
 
 Attributes = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 """A mapping for each vertex or edge, or one mapping from names to columns."""
@@ -109,6 +110,7 @@ class RawGraph:
         edge_attr: continuous edge attributes, one row for each listed edge.
         edge_label: discrete edge labels, one or several for each listed edge.
         edge_weight: one weight for each listed edge.
+        pos: positions of the vertices in space.
         names: the user's names of the vertices, for error messages; None means 0 … N − 1.
         vertices: attributes of the vertices by the user's names, of which
             :func:`choose_fields` reads some; None if there are only the
@@ -127,6 +129,7 @@ class RawGraph:
     edge_attr: Float[np.ndarray, "_ Fe"] | None = None
     edge_label: Labels | None = None
     edge_weight: Float[np.ndarray, " _"] | None = None
+    pos: Float[np.ndarray, "N S"] | None = None
     names: Sequence | None = None
     vertices: Attributes | None = None
     listed: Attributes | None = None
@@ -160,8 +163,9 @@ def canonicalise(raw: RawGraph, symmetrise: bool = False) -> tuple[Data, Removed
     Returns:
         A graph with ``edge_index`` (2, E) int64 (both directions, sorted by row, then column),
         ``num_nodes`` and, where the source has them, ``x`` (N, F) float32, ``label`` (N,) or (N, L)
-        int64 or a list, ``edge_attr`` (E, d_e) float32, ``edge_label`` (E,) or (E, L) int64 or a
-        list, ``edge_weight`` (E,) float32; and the counts of removed edges.
+        int64 or a list, ``pos`` (N, S) float32, ``edge_attr`` (E, d_e) float32, ``edge_label``
+        (E,) or (E, L) int64 or a list, ``edge_weight`` (E,) float32; and the counts of removed
+        edges.
 
     Raises:
         ValueError: an edge to a missing vertex, a directed edge, a number that is not finite, or a
@@ -174,6 +178,8 @@ def canonicalise(raw: RawGraph, symmetrise: bool = False) -> tuple[Data, Removed
         graph.x = torch.from_numpy(raw.x)
     if raw.label is not None and raw.num_nodes:
         graph.label = _as_field(raw.label)
+    if raw.pos is not None and raw.num_nodes:
+        graph.pos = torch.from_numpy(raw.pos)
     if listing.size == 0:
         return graph, removed
     if raw.edge_attr is not None:
@@ -277,9 +283,10 @@ def _describe_unused(kind: str, unused: Mapping[str, Any], used: tuple[str, ...]
     remedies = [f"{kind}_labels={','.join(labels)}"] if labels else []
     remedies += [f"{kind}_attributes={','.join(numbers)}"] if numbers else []
     others = f"; {' and '.join(used)} are" if used else ""
+    positions = "; distance_bins reads pos as positions" if "pos" in unused else ""
     return (
         f"these {kind} attributes are not used: {examples}{others}; to use them, set "
-        f"{' and '.join(remedies)}"
+        f"{' and '.join(remedies)}{positions}"
     )
 
 
@@ -408,6 +415,7 @@ def _check(raw: RawGraph) -> None:
     for field, of, expected in (
         ("x", "vertices", raw.num_nodes),
         ("label", "vertices", raw.num_nodes),
+        ("pos", "vertices", raw.num_nodes),
         ("edge_attr", "edges", raw.edges.shape[1]),
         ("edge_label", "edges", raw.edges.shape[1]),
         ("edge_weight", "edges", raw.edges.shape[1]),
@@ -439,7 +447,7 @@ def _check_finite(raw: RawGraph, field: str, value: np.ndarray) -> None:
         return
     bad = ~np.isfinite(value.reshape(len(value), -1))
     k = int(np.argmax(bad.any(axis=1)))
-    of = raw.vertex(k) if field == "x" else raw.edge(k)
+    of = raw.vertex(k) if field in ("x", "pos") else raw.edge(k)
     found = value.reshape(len(value), -1)[k][bad[k]][0]
     raise ValueError(
         f"{field} of {of} is {found} in float32; expected finite numbers, so fill in or rescale "
@@ -503,7 +511,7 @@ def choose_fields(raw: RawGraph, fields: FieldNames = STANDARD_FIELDS) -> RawGra
 
     Raises:
         ValueError: the graph has no attribute of a chosen name; a vertex or edge lacks what others
-            have, or has a value of the wrong type.
+            have, or has a value of the wrong type; positions are missing or too many.
     """
     if raw.vertices is None and raw.listed is None and fields == STANDARD_FIELDS:
         return raw
@@ -525,17 +533,35 @@ def choose_fields(raw: RawGraph, fields: FieldNames = STANDARD_FIELDS) -> RawGra
         edge_attr=edges.read_numbers(fields.edge_attributes, numbers, "edge_attr", columns),
         edge_label=edges.read_labels(fields.edge_labels, label, "edge_label", columns),
         edge_weight=None if weights is None else weights[:, 0],
+        pos=_positions(vertices, raw.num_nodes) if fields.positions else None,
         vertices=None,
         listed=None,
         columns=columns,
     )
-    unused = {} if fields.vertices_chosen else vertices.others(("label", "x", *_GENERATED))
+    known = ("label", "x", *_GENERATED, *(["pos"] if fields.positions else []))
+    unused = {} if fields.vertices_chosen else vertices.others(known)
     unused_edges = {} if fields.edges_chosen else edges.others(raw.edge_names)
     codes = None if fields.vertices_chosen else vertices.whole_numbers("x")
     if not unused and not unused_edges and codes is None:
         return raw
     used = vertices.present(("label", "x")), edges.present(raw.edge_names)
     return replace(raw, removed=Removed(0, 0, unused, unused_edges, used, codes))
+
+
+def _positions(vertices: _Table, count: int) -> Float[np.ndarray, "N S"] | None:
+    """The positions of the vertices of a graph; None if it has no vertices."""
+    positions = vertices.numbers("pos")
+    if positions is None and count:
+        raise ValueError(
+            "it has no positions, which distance_bins needs: give every vertex pos, such as "
+            "(x, y, z), or set distance_bins to 0"
+        )
+    if count > MOST_POSITIONS:
+        raise ValueError(
+            f"it has {count:,} vertices; distance_bins compares all pairs of at most "
+            f"{MOST_POSITIONS:,}: leave the graph out, or set distance_bins to 0"
+        )
+    return positions
 
 
 _IDENTITY = {"id", "source", "target", "key"}  # of vertices and edges in node-link graphs

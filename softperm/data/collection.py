@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         edge_weight: Float[Tensor, " E"]
         label: Int[Tensor, "V L"]
         edge_label: Int[Tensor, "E Le"]
-        pos: Float[Tensor, "V 3"]
+        pos: Float[Tensor, "V _"]
         largest: int
         canonical: bool
 else:

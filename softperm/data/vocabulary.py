@@ -97,6 +97,7 @@ class Vocabulary:
             edge_label_sizes=tuple(map(len, self.edge_labels)),
             edge_attr=_stack(graphs, "edge_attr", self.edge_attr_size),
             edge_weight=_weights(graphs) if self.weighted else None,
+            extra=_positions(graphs),
         )
         _warn_unseen(
             _unseen(label, collection.ptr, partial(_values, graphs, "label")),
@@ -317,6 +318,13 @@ def _stack(graphs: Sequence[Data], field: str, size: int) -> Tensor | None:
         return None
     chunks = _chunks(graphs, field)
     return torch.cat(chunks) if chunks else torch.empty(0, size)
+
+
+def _positions(graphs: Sequence[Data]) -> dict[str, Tensor]:
+    """The positions of all vertices as ``pos``, if they were read."""
+    size = max(width(graph, "pos") for graph in graphs)
+    positions = _stack(graphs, "pos", size)
+    return {} if positions is None else {"pos": positions}
 
 
 def _weights(graphs: Sequence[Data]) -> Tensor:

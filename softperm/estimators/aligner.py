@@ -281,6 +281,8 @@ class PiGNNAligner(PiGNNEstimator):
             raise ValueError("an aligner needs at least two graphs, whose distance it learns")
         vocabulary = Vocabulary.learn(listed, columns)
         collection = vocabulary.encode(listed)
+        for graph in listed:  # exact distances compare no positions
+            graph.pop("pos", None)
         chosen = self._choose(collection, listed)
         self.sample_size_ = len(chosen)
         table, self.proven_pairs_ = self._exact_distances([listed[int(i)] for i in chosen])

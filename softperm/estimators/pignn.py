@@ -344,8 +344,10 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def transform(self, graphs: Graphs | Collection) -> np.ndarray:
         """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any.
 
+        Distances come last.
+
         Returns:
-            (B, P · P + P · F + P · P · d_e).
+            (B, P · P + P · F + P · P · d_e + P · P · distance_channels).
         """
         vectors = self.vectors_of(self._encode(graphs))
         _check_finite(vectors, "vector")
@@ -525,7 +527,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         ``adjacency_1_3`` is an entry of DᵀAD, ``adjacency2_1_3`` of DᵀA²D, ``label_2_C`` the amount
         of label C at latent vertex 2, ``colour1_2_7`` that of code 7 of the colours after one
         round, ``attribute_2_0`` that of the first attribute, ``encoded_2_0`` that of the first unit
-        of φ, and ``edge_label_1_3_C`` and ``edge_attribute_1_3_0`` are entries of DᵀA_cD. With
+        of φ, and ``edge_label_1_3_C`` and ``edge_attribute_1_3_0`` are entries of DᵀA_cD,
+        ``distance_1_3_0`` of the first mixture of distances. With
         several permutations the names of the second one begin with ``permutation1_``. Labels and
         attributes that were chosen by name keep it: ``element_2_C``, ``attribute_2_charge``.
         """
@@ -542,6 +545,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         names = [f"{power}_{i}_{j}" for power in powers for i in latent for j in latent]
         names += [f"{kind}_{i}_{c}" for i in latent for kind, c in vertex]
         names += [f"{kind}_{i}_{j}_{c}" for i in latent for j in latent for kind, c in edge]
+        mixtures = range(config.distance_width)
+        names += [f"distance_{i}_{j}_{c}" for i in latent for j in latent for c in mixtures]
         for k in range(1, config.permutation_heads):
             names += [f"permutation{k}_{name}" for name in names[: len(names) // k]]
         return np.asarray(names, dtype=object)
@@ -790,7 +795,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         self._check_fitted()
         if isinstance(graphs, Collection):
             return graphs
-        if self.molecules_ is not None:
+        if self.molecules_ is not None and not self.field_names.positions:
             from softperm.training.sources import encode_smiles
 
             collection, problems = encode_smiles(self.molecules_, list(graphs), self.vocabulary_)
@@ -803,7 +808,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     @property
     def field_names(self) -> FieldNames:
         """Names of the attributes of vertices and edges that are read."""
-        return FieldNames(**choose(FieldNames, self._plain_params()))
+        return FieldNames.of(self._plain_params())
 
     def _batches(
         self, collection: Collection, index: Int[Tensor, " b"] | None = None

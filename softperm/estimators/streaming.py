@@ -445,7 +445,10 @@ def compact_weights(estimator: PiGNNEstimator) -> Float[np.ndarray, " F"]:
     p, length = config.latent_vertices, len(estimator.get_feature_names_out())
     i, j = np.indices((p, p))
     square = np.select([i < j, i == j], [np.sqrt(2), 1.0]).ravel()  # (P · P,)
-    powers, edges = np.tile(square, config.powers), np.repeat(square, config.edge_width)
+    powers = np.tile(square, config.powers)
+    edges = np.concatenate(
+        [np.repeat(square, count) for count in (config.edge_width, config.distance_width)]
+    )  # and distances
     vertices = length // config.permutation_heads - len(powers) - len(edges)
     return np.tile(np.concatenate([powers, np.ones(vertices), edges]), config.permutation_heads)
 

@@ -117,10 +117,14 @@ def without(
     zero = torch.zeros(1, dtype=torch.long)
     ptr = torch.cat([zero, vertices.sum(1).cumsum(0)])
     edge_ptr = torch.cat([zero, edges.sum(1).cumsum(0)])
-    fields = {
+    fields: dict[str, Any] = {
         name: value[edge if name.startswith("edge") else vertex]
         for name in ("label", "x", "edge_label", "edge_attr", "edge_weight")
         if (value := getattr(collection, name)) is not None
+    }
+    fields["extra"] = {
+        name: value[edge if name.startswith("edge") else vertex]
+        for name, value in collection.extra.items()
     }
     shift = torch.repeat_interleave(ptr[:-1], edges.sum(1))
     structure = structural_features(edge_index + shift, ptr)

@@ -29,6 +29,7 @@ from softperm.explore.contents import (
 )
 from softperm.pyg import Data
 from softperm.search import GraphIndex
+from softperm.settings import FieldNames
 from softperm.training.cuda_graphs import evaluating
 
 
@@ -223,7 +224,8 @@ class Answers:
             return graphs
         if self.estimator.molecules_ is not None and not all(isinstance(g, str) for g in graphs):
             raise RequestError("this model reads molecules: send SMILES")
-        canonical = [as_graph(each, i) for i, each in enumerate(graphs)]
+        fields = FieldNames(positions=self.estimator.field_names.positions)
+        canonical = [as_graph(each, i, fields=fields) for i, each in enumerate(graphs)]
         for i, graph in enumerate(canonical):
             self._check_size(graph, i)
         return graphs if self.estimator.molecules_ else self.estimator.vocabulary_.encode(canonical)

@@ -140,7 +140,7 @@ def from_dataset(recipe: Recipe, dataset: Dataset, seed: int) -> EvaluationData:
     """
     splits = _splits(recipe, dataset, seed)
     graphs = _select_inputs(recipe, dataset.collection)
-    if dataset.position is not None:  # the baselines of QM9 use them
+    if dataset.position is not None:  # read by baselines and distance_bins
         graphs = with_positions(graphs, dataset.position)
     inputs = (graphs.codes, graphs.label_sizes, graphs.edge_label_sizes, graphs.x is None)
     content = f"{dataset.fingerprint} {inputs} {graphs.edge_attr is None}"
@@ -182,7 +182,7 @@ def from_graphs(
 
 
 def with_positions(collection: Collection, position: Float[Tensor, "V 3"]) -> Collection:
-    """A collection whose batches have ``pos``, which the baselines of QM9 use.
+    """A collection whose batches have ``pos``, which the baselines of QM9 and π-GNN can read.
 
     Args:
         collection: the graphs.

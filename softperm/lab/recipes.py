@@ -45,7 +45,7 @@ class Recipe:
             another.
         baselines: values of settings in place of those in a baseline's own grid, by system.
         variants: settings of model or training by the name of a variant: ``pi-gnn+NAME`` among
-            the models is π-GNN with these settings.
+            the models is π-GNN with these settings, ``pi-gnn+NAME+OTHER`` with those of both.
         targets: targets of a dataset with several; each has its own networks.
         attributes: whether continuous vertex attributes are used, by dataset.
         edges: whether labels and attributes of edges are used.
@@ -114,16 +114,20 @@ class Recipe:
             raise ValueError(f"recipe {self.name} has no dataset {dataset}: {known}")
 
     def variant_settings(self, model: str) -> Mapping[str, Any]:
-        """The settings of a model's variant; empty for a model without a variant.
+        """The settings of a model's variants together; empty for a model without a variant.
 
         Raises:
             ValueError: the recipe has no such variant.
         """
-        _, plus, variant = model.partition("+")
-        if plus and variant not in self.variants:
-            known = ", ".join(self.variants) or "none"
-            raise ValueError(f"recipe {self.name} has no variant {variant!r}: there are {known}")
-        return self.variants[variant] if plus else {}
+        settings: dict[str, Any] = {}
+        for variant in model.split("+")[1:]:
+            if variant not in self.variants:
+                known = ", ".join(self.variants) or "none"
+                raise ValueError(
+                    f"recipe {self.name} has no variant {variant!r}: there are {known}"
+                )
+            settings |= self.variants[variant]
+        return settings
 
 
 def _is_table(value: object) -> bool:

@@ -3,7 +3,8 @@
 The grids of the classification table are those of Errica et al. (ICLR 2020), the settings of the
 table of the Open Graph Benchmark those of the systems' authors there. Where batches have positions
 (:func:`softperm.lab.evaluation_data.with_positions`), the systems of the table of QM9 use distances
-in space, as their papers do; otherwise they use the graph alone, as π-GNN does.
+in space, as their papers do; otherwise they use the graph alone, as π-GNN does unless its setting
+``distance_bins`` is given.
 
 A baseline is declared once: its module and class or function in :mod:`softperm.lab.baselines`,
 which is imported when the system is used. Arguments that a :class:`DataShape` has come from the
@@ -496,6 +497,8 @@ def system_names() -> list[str]:
 def find_system(name: str) -> System | ClassicalSystem:
     """The system of a name; ``NAME+VARIANT`` is a variant, whose settings a recipe has.
 
+    Several variants together are ``NAME+VARIANT+OTHER``.
+
     Raises:
         ValueError: no system has this name; the message lists all names.
 
@@ -508,4 +511,4 @@ def find_system(name: str) -> System | ClassicalSystem:
         raise ValueError(f"no system is called {base}: there are {', '.join(_ALL)}")
     if not plus:
         return _ALL[base]
-    return replace(_ALL[base], name=name, title=f"{_ALL[base].title}, {variant}")
+    return replace(_ALL[base], name=name, title=f"{_ALL[base].title}, {variant.replace('+', ', ')}")

@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.nn.encoders import EmbeddedEdges, EmbedVertices
+from softperm.nn.encoders import AlignedDistances, EmbeddedEdges, EmbedVertices
 from softperm.nn.model import (
     PiGNN,
     View,
@@ -222,6 +222,11 @@ class Explainer:
                 "through the network the baseline is the same graph with features of zero; with "
                 "reference graphs as the baseline, pass through_network=False"
             )
+        if not through_network and any(isinstance(v, AlignedDistances) for v in model.views):
+            raise ValueError(
+                "the model reads distances, which receive no contributions of their own while the "
+                "soft permutation is held fixed: explain through the network"
+            )
         self.model = copy.deepcopy(model).cpu().double().eval()
         self.model.requires_grad_(False)
         self.decode = decode or (lambda outputs: outputs)
@@ -361,6 +366,8 @@ class _Parts:
             return self.x.new_ones(len(self.x), 1)
         if view is edge_attribute_view:
             return batch.edge_attr[self.once]
+        if isinstance(view, AlignedDistances):  # vertices receive its contributions
+            return self.x.new_zeros(len(self.once), 0)
         if isinstance(view, EmbeddedEdges):
             self.edge_labels = view.embedding.vectors(batch.edge_label[self.once])  # (E, L, Fe)
             more = [] if batch.get("edge_attr") is None else [batch.edge_attr[self.once]]
@@ -601,7 +608,7 @@ def _repeat(
         ptr=torch.arange(n + 1) * size,
         canonical=True,
     )
-    for name in ("edge_attr", "edge_weight", "edge_label"):
+    for name in ("edge_attr", "edge_weight", "edge_label", "pos"):
         value = batch.get(name)
         if value is not None:
             copies[name] = value.repeat(n, *[1] * (value.ndim - 1))

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
-from softperm.nn.permutation import align_edge_attributes
+from softperm.nn.permutation import align_distances, align_edge_attributes
 from softperm.ops.dropout import drop
 from softperm.ops.layers import VertexBatchNorm, VertexLinear, vertex_linear
 from softperm.ops.ragged import propagate
@@ -245,6 +245,40 @@ class EmbeddedEdges(nn.Module):
         table = self.embedding.table.to(d.dtype)  # (K, Fe)
         count = len(table)
         return torch.cat([aligned[..., :count] @ table, aligned[..., count:]], dim=-1)
+
+
+class AlignedDistances(nn.Module):
+    r"""Aligned matrices :math:`D^\top G_c D` of distances, spread over Gaussian bins.
+
+    .. math:: (G_c)_{uv} = \sum_k m_{kc} \exp\left(
+        -\frac{(\|x_u - x_v\| - c_k)^2}{2 w^2}\right) \text{ for } u \ne v
+
+    The centres :math:`c_k` go from 0 to ``furthest`` in steps of w; mixtures m are learnt. Mixing
+    before aligning costs less time and parameters of the head than aligning every bin.
+
+    Args:
+        bins: number of bins.
+        furthest: centre of the last one, in the unit of the positions.
+        channels: number of mixtures.
+    """
+
+    def __init__(self, bins: int, furthest: float, channels: int) -> None:
+        super().__init__()
+        self.bins, self.furthest = bins, furthest
+        self.mixtures = nn.Parameter(torch.empty(bins, channels))
+        nn.init.uniform_(self.mixtures, -(bins**-0.5), bins**-0.5)
+
+    def forward(self, d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P P C"]:
+        """The matrices of each graph; a batch without vertices needs no positions."""
+        pos = d.new_zeros(0, 1) if len(d) == 0 else batch.pos
+        return align_distances(d, pos, batch.ptr, self.weigh, batch.get("largest"))
+
+    def weigh(self, distance: Float[Tensor, "v N"]) -> Float[Tensor, "v N C"]:
+        """The mixtures of the bins of each distance."""
+        step = self.furthest / max(self.bins - 1, 1)
+        steps = torch.arange(self.bins, device=distance.device, dtype=distance.dtype)
+        bins = torch.exp(-0.5 * (distance[..., None] / step - steps).square())  # (v, N, bins)
+        return bins @ self.mixtures.to(distance.dtype)
 
 
 def _codes(batch: GraphBatch, field: str) -> Int[Tensor, "rows L"]:

@@ -24,6 +24,7 @@ from softperm.errors import one_line
 from softperm.nn import permutation as perm
 from softperm.nn.encoders import (
     MESSAGE_PASSING,
+    AlignedDistances,
     DropAttributes,
     EmbeddedEdges,
     EmbedVertices,
@@ -276,7 +277,8 @@ class PiGNN(nn.Module):
     def transform(self, batch: GraphBatch) -> Float[Tensor, "B Z"]:
         """The aligned vector of each graph: vec(DᵀAD), then vec(DᵀX) and edge attributes if any.
 
-        With several permutations, all of these for the first one, then for the second, and so on.
+        Distances come last. With several permutations, all of these for the first one, then
+        for the second, and so on.
         """
         return _as_vectors(self._align(batch)[1])
 
@@ -342,6 +344,11 @@ class PiGNN(nn.Module):
                     f"the network reads {size} numbers in {name} of each "
                     f"{'vertex' if name == 'x' else 'edge'}; the batch has {found or 'none'}"
                 )
+        if self.config.distance_bins and len(batch.structure) and batch.get("pos") is None:
+            raise ValueError(
+                "the network reads distances between vertices (distance_bins), but the batch has "
+                "no positions of vertices in pos"
+            )
 
     def save(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``."""
@@ -526,6 +533,9 @@ def _views(config: ModelConfig) -> list[tuple[View, int, bool]]:
         views.append((EmbeddedEdges(embedding), p * config.edge_width, True))
     elif config.edge_attribute_size:
         views.append((edge_attribute_view, p * config.edge_width, True))
+    if config.distance_bins:
+        distances = config.distance_bins, config.distance_range, config.distance_channels
+        views.append((AlignedDistances(*distances), p * config.distance_width, True))
     return views
 
 

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch
 from softperm.ops.inference import EqualRows, align_edges, equal_rows, forward_only
 from softperm.ops.layers import vertex_linear
-from softperm.ops.ragged import pool, propagate
+from softperm.ops.ragged import owners, pool, propagate
 from softperm.ops.transport import sinkhorn, softmax
 
 Compare = Callable[[Float[Tensor, "V H"], Float[Tensor, "P H"]], Float[Tensor, "V P"]]
 """The function f of the paper: scores of vertices against latent vertices."""
 
+PAIRS_AT_ONCE = 1 << 20  # pairs of vertices whose distances are computed together
 _SHORTEST = 1e-4  # vectors much shorter than this are not scaled up to length 1
 
 
@@ -410,3 +411,51 @@ def align_edge_attributes(
     if not channels:
         return d.new_zeros(ptr.numel() - 1, d.shape[1], d.shape[1], 0)
     return torch.stack(channels, dim=-1)
+
+
+def align_distances(
+    d: Float[Tensor, "V P"],
+    pos: Float[Tensor, "V S"],
+    ptr: Int[Tensor, " B1"],
+    weigh: Callable[[Float[Tensor, "v N"]], Float[Tensor, "v N K"]],
+    largest: int | None = None,
+) -> Float[Tensor, "B P P K"]:
+    r"""The aligned matrices :math:`D^\top G_k D` of functions of distances.
+
+    .. math:: (G_k)_{uv} = g_k(\|x_u - x_v\|) \text{ for } u \ne v, \quad (G_k)_{uu} = 0
+
+    Distances are the same however a graph is rotated, moved or renumbered. A vertex is paired with
+    the vertices of its own graph alone, in a row that has room for the largest graph: the cost is
+    V · N · K · P. Gradients reach D and the functions, not the positions.
+
+    Args:
+        d: soft permutations of all graphs, vertices laid end to end.
+        pos: positions of the vertices.
+        ptr: graph ``i`` owns the vertices ``ptr[i]:ptr[i + 1]``.
+        weigh: the functions :math:`g_1, …, g_K`.
+        largest: number of vertices of the largest graph; read from ``ptr`` by default.
+
+    Example:
+        >>> pos, ptr = torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.tensor([0, 2])
+        >>> align_distances(torch.eye(2), pos, ptr, lambda distance: distance[..., None])[0, ..., 0]
+        tensor([[0., 5.],
+                [5., 0.]])
+    """
+    if largest is None:
+        largest = max([0, *ptr.diff().tolist()])
+    vertices = torch.arange(len(d), device=d.device)
+    graph = owners(ptr, len(d))  # (V,), B for a vertex outside every graph
+    first, size = ptr[graph], torch.nn.functional.pad(ptr.diff(), (0, 1))[graph]  # (V,), (V,)
+    place = torch.arange(largest, device=d.device)  # (N,)
+    pos = pos.detach().to(d.dtype)
+    rows = []
+    for u in vertices.split(max(1, PAIRS_AT_ONCE // max(1, largest))):
+        v = first[u, None] + place  # (v, N)
+        pair = (place < size[u, None]) & (v != u[:, None])
+        v = torch.where(pair, v, 0)
+        distance = (pos[u, None] - pos[v]).square().sum(2).sqrt()  # (v, N)
+        weights = torch.where(pair[..., None], weigh(distance), 0.0)  # (v, N, K)
+        rows.append(weights.mT @ d[v])  # (v, K, P)
+    reached = torch.cat(rows)  # (V, K, P)
+    aligned = pool(d, reached.flatten(1), ptr)  # (B, P, KP)
+    return aligned.unflatten(2, reached.shape[1:]).mT  # (B, P, P, K)

@@ -81,7 +81,8 @@ def read_file(
         "skip_empty": skip_empty,
         "fields": fields,
     }
-    if path.exists() and input_size(path) > in_memory and is_piecewise(path):
+    mapped = path.exists() and input_size(path) > in_memory and is_piecewise(path)
+    if mapped and not fields.positions:  # mapped arrays have no positions
         file: GraphFile | MappedFile = prepare_file(
             path, **options, strict=strict, progress=progress
         )
@@ -220,6 +221,7 @@ def from_dataset(
     validation_fraction: float | None,
     seed: int,
     skip_empty: bool = False,
+    positions: bool = False,
 ) -> TrainingData:
     """Training data from a dataset.
 
@@ -231,9 +233,10 @@ def from_dataset(
         validation_fraction: share of the others to validate on; None likewise.
         seed: of a random split.
         skip_empty: whether no part of the split has graphs without vertices.
+        positions: whether the graphs have the positions of their vertices.
 
     Raises:
-        ValueError: the dataset has no such target.
+        ValueError: the dataset has no such target, or no positions.
     """
     columns = _columns(dataset, targets)
     names = tuple(dataset.target_names[c] for c in columns)
@@ -255,7 +258,7 @@ def from_dataset(
         warn_empty(sizes.tolist())
     metric = METRICS.get(dataset.name, "roc_auc")
     return TrainingData(
-        dataset.collection,
+        dataset.collection_with_positions if positions else dataset.collection,
         y,
         _task(dataset.task, y, split.train, classes, metric),
         split,
@@ -319,18 +322,20 @@ def class_values(dataset: Dataset) -> np.ndarray:
 
 
 def encode_dataset(
-    name: str, root: Path | None, vocabulary: Vocabulary
+    name: str, root: Path | None, vocabulary: Vocabulary, positions: bool = False
 ) -> tuple[Dataset, Collection]:
     """A dataset, and its graphs encoded for a model trained with another vocabulary.
 
-    Labels outside the vocabulary get the code −1, with one warning.
+    Labels outside the vocabulary get the code −1, with one warning. ``positions`` says whether the
+    graphs have the positions of their vertices.
 
     Raises:
         ValueError: its graphs do not carry what the training graphs did.
     """
     attributes = vocabulary.x_size > 0
     dataset = load_dataset(name, root, attributes=attributes, progress=True)
-    graphs, own = dataset.collection, vocabulary_of(dataset)
+    graphs = dataset.collection_with_positions if positions else dataset.collection
+    own = vocabulary_of(dataset)
     for what, ours, theirs in (
         ("columns of vertex labels", len(own.labels), len(vocabulary.labels)),
         ("columns of edge labels", len(own.edge_labels), len(vocabulary.edge_labels)),
@@ -348,6 +353,8 @@ def encode_dataset(
 
 def reads_smiles(estimator: Any) -> bool:
     """Whether SMILES can be encoded for a fitted estimator without a graph object for each."""
+    if estimator.field_names.positions:  # SMILES have none: graph by graph, errors say so
+        return False
     return estimator.molecules_ is not None or estimator.vocabulary_.of_symbols
 
 

@@ -68,7 +68,7 @@ def test_fields_of_pyg_under_other_names_are_named_and_read():
     with pytest.warns(UserWarning, match="not used") as told:
         as_graphs([data])
     assert [str(warning.message).split("set ")[1] for warning in told] == [
-        "vertex_labels=z and vertex_attributes=pos",
+        "vertex_labels=z and vertex_attributes=pos; distance_bins reads pos as positions",
         "edge_labels=edge_type",
     ]
     graph = as_graph(data, fields=FieldNames("z", "pos", "edge_type"))

@@ -52,11 +52,13 @@ def estimator():
 
 
 def test_a_graph_without_parts_is_the_graph_that_never_had_them(estimator):
-    """Labels, attributes and structural features are those of what is left."""
+    """Labels, attributes, positions and structural features are those of what is left."""
+    graphs = [random_graph(6 + i, seed=i) for i in range(6)]
     whole = random_graph(7, seed=3)
-    made = PiGNNClassifier(**{**QUICK, "walks": 3, "triangles": True}).fit(
-        [random_graph(6 + i, seed=i) for i in range(6)], [0, 1] * 3
-    )
+    for graph in (whole, *graphs):
+        nx.set_node_attributes(graph, {v: (v, v * v) for v in graph}, "pos")
+    features = {"walks": 3, "triangles": True, "distance_bins": 3}
+    made = PiGNNClassifier(**{**QUICK, **features}).fit(graphs, [0, 1] * 3)
     collection = made.collect([whole])
     kept = torch.tensor([True, True, False, True, True, True, False])
     gone = next(iter(whole.edges))

@@ -73,6 +73,17 @@ def test_every_variant_is_trained_by_what_it_says(name):
             assert configuration.items() >= recipe.variant_settings(model).items()
 
 
+def test_variants_are_combined():
+    recipe = read_recipe("qm9-table")
+    found = recipe.variant_settings("pi-gnn-d+linear-fit+positions")
+    assert found == {"linear_fit": True, "distance_bins": 16}
+    for configuration in make_contender(recipe, "pi-gnn-d+linear-fit+positions").configurations:
+        assert configuration.items() >= found.items()
+    assert find_system("pi-gnn+linear-fit+positions").title == "π-GNN, linear-fit, positions"
+    with pytest.raises(ValueError, match="recipe qm9-table has no variant 'odd': there are"):
+        recipe.variant_settings("pi-gnn+linear-fit+odd")
+
+
 def test_a_variant_differs_in_nothing_else():
     recipe = read_recipe("ablations")
     (base,), (other,) = (

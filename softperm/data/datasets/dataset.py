@@ -150,6 +150,20 @@ class Dataset:
         """Where structural features of these graphs are kept."""
         return FeatureStore(self.store.cache / "features", self.name, self.fingerprint)
 
+    @property
+    def collection_with_positions(self) -> Collection:
+        """The graphs with the positions of their vertices, which batches have as ``pos``.
+
+        Raises:
+            ValueError: the source has no positions.
+        """
+        if self.position is None:
+            raise ValueError(
+                f"{self.name} has no positions, which distance_bins needs: set distance_bins to 0"
+            )
+        extra = {**self.collection.extra, "pos": self.position}
+        return replace(self.collection, extra=extra)
+
     def random_split(self, seed: int) -> Split:
         """80 / 10 / 10 % of the graphs at random, as the paper divides QM9."""
         return random_split(len(self), seed)

@@ -13,6 +13,7 @@ import torch
 from lab.test_systems import check_positions
 from rdkit import Chem
 from rdkit.Chem import AllChem
+from samples import run_command
 
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.molecules import QM9_UNITS, match_positions
@@ -119,6 +120,35 @@ def test_hydrogens_bonds_targets_and_positions_arrive(write_qm9: Callable, shuff
 
 def test_systems_that_read_distances_get_the_positions(write_qm9: Callable) -> None:
     check_positions(load_dataset("QM9", write_qm9()))
+
+
+def test_a_model_of_distances_is_trained_and_predicts(write_qm9: Callable, tmp_path: Path) -> None:
+    root, run = write_qm9(), tmp_path / "run"
+    few = ("--epochs", 1, "--latent-vertices", 4, "--trees", 4, "--device", "cpu", "--no-progress")
+    train = ("train", "QM9", "--target", "r2", *few, "--distance-bins", 4, "--data-root", root)
+    done = run_command(*train, "--out", run)
+    assert done.exit_code == 0, done.output
+    done = run_command("predict", run, "QM9", "--data-root", root, "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    (tmp_path / "m.csv").write_text("smiles\nCCO\n")
+    done = run_command("predict", run, tmp_path / "m.csv", "--out", tmp_path / "q.csv", "--strict")
+    assert done.exit_code == 2
+    assert "m.csv line 2: it has no positions, which distance_bins needs" in done.stderr
+    packed = root / "qm9" / "qm9_positions.npz.xz"
+    packed.unlink()
+    done = run_command(*train, "--out", tmp_path / "other")
+    assert done.exit_code == 2
+    assert "QM9 has no positions, which distance_bins needs: set distance_bins to 0" in done.stderr
+
+
+def test_variants_of_the_recipe_are_evaluated_together(write_qm9: Callable, tmp_path: Path) -> None:
+    systems = "pi-gnn,pi-gnn+linear-fit+positions"
+    done = run_command(
+        "evaluate", "--recipe", "qm9-table", "--models", systems, "--target", "r2", "--epochs", 1,
+        "--data-root", write_qm9(), "--device", "cpu", "--out", tmp_path / "table",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "QM9-r2 pi-gnn+linear-fit+positions" in done.stdout
 
 
 def test_without_positions_the_rest_arrives(write_qm9: Callable) -> None:
