@@ -343,6 +343,8 @@ def _join_equal(rows, column, key, table, stand_in, low):
     table[:] = -1
     mask = np.uint64(table.size - 1)
     for v in range(stand_in.size):
+        if stand_in[v] != low + v:
+            continue  # its twins are not its neighbours, and all of them are found
         slot = key[v] & mask
         while table[slot] >= 0:
             u = table[slot]
@@ -875,7 +877,9 @@ def heat_kernel(
     k = np.arange(1, returns.shape[1] + 1)
     logs = np.array([lgamma(step + 1) for step in k])
     weights = np.exp([k * log(t) - t - logs for t in times]).reshape(len(times), len(k))
-    return returns @ weights.T
+    heat = np.empty((len(returns), len(times)))
+    over_ranges(_weigh, len(returns), returns.size * len(times), returns, weights, heat)
+    return heat
 
 
 def heat_steps(time: int | float) -> int:
@@ -891,6 +895,17 @@ def heat_steps(time: int | float) -> int:
         share *= time / steps
         left -= share
     return steps
+
+
+@kernel(fastmath={"contract", "reassoc"})
+def _weigh(returns, weights, heat, first, last):
+    """Fills heat = returns @ weights.T; BLAS would start threads for so small a product."""
+    for v in range(first, last):
+        for t in range(len(weights)):
+            total = 0.0
+            for k in range(weights.shape[1]):
+                total += returns[v, k] * weights[t, k]
+            heat[v, t] = total
 
 
 @kernel
