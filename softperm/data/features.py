@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softperm.data.lanes import WIDTH, add, load, multiply, multiply_add, spread, store
 from softperm.jit import inner, kernel
 from softperm.parallel import over_ranges
 from softperm.settings import StructuralFeatures
@@ -233,20 +234,15 @@ class Adjacency:
         over_ranges(kernel, len(cuts) - 1, total, *self.arrays, *arguments, cuts)
 
 
-def twins(graphs: Adjacency, smallest: int = 0) -> Int[np.ndarray, " V"]:
-    """The representative of each vertex: one of its twins, the same for all, or itself.
+def twins(graphs: Adjacency) -> Int[np.ndarray, " V"]:
+    """The representative of each vertex: the first of its twins, or the vertex itself.
 
     Twins have the same neighbours, not counting each other. Exchanging them maps the graph onto
     itself, so every feature that survives renumbering is the same for both and needs to be computed
     once. Threads of a forum and unions of cliques consist mostly of twins.
-
-    Args:
-        graphs: the collection.
-        smallest: size of the smallest graph in which twins are looked for; in smaller ones every
-            vertex stands for itself.
     """
     stand_in = np.arange(graphs.vertices)
-    graphs.over_graphs(_twins, graphs.sizes * 8 + graphs.edge_counts, smallest, stand_in)
+    graphs.over_graphs(_twins, graphs.sizes * 8 + graphs.edge_counts, stand_in)
     return stand_in
 
 
@@ -308,33 +304,56 @@ def mix(value):
 
 
 @kernel
-def _twins(ptr, row_ptr, column, smallest, stand_in, cuts, first, last):
+def _twins(ptr, row_ptr, column, stand_in, cuts, first, last):
     """Finds twins by sums of mixed neighbours, without and with the vertex itself."""
-    for graph in range(cuts[first], cuts[last]):
+    begin, end = cuts[first], cuts[last]
+    vertices = _most_vertices(ptr, begin, end)
+    mixed = np.empty(vertices, dtype=np.uint64)
+    for v in range(vertices):
+        mixed[v] = mix(np.uint64(v))
+    key = np.empty(vertices, dtype=np.uint64)
+    table = np.empty(_slots(vertices), dtype=np.int32)
+    for graph in range(begin, end):
         low, high = ptr[graph], ptr[graph + 1]
         rows, size = row_ptr[low : high + 1], high - low
-        if size < smallest:
-            continue
-        key = np.zeros(size, dtype=np.uint64)
+        own = table[: _slots(size)]
         for v in range(size):
+            total = np.uint64(0)
             for k in range(rows[v], rows[v + 1]):
-                key[v] += mix(np.uint64(column[k]))
-        _join_equal(rows, column, key, low, stand_in)
+                total += mixed[column[k]]
+            key[v] = total
+        _join_equal(rows, column, key, own, stand_in[low:high], low)
         for v in range(size):
-            key[v] += mix(np.uint64(v))
-        _join_equal(rows, column, key, low, stand_in)
+            key[v] += mixed[v]
+        _join_equal(rows, column, key, own, stand_in[low:high], low)
 
 
 @inner
-def _join_equal(rows, column, key, low, stand_in):
+def _slots(size):
+    """Size of a hash table of so many vertices: a power of two, at most a quarter of it filled."""
+    slots = 4
+    while slots < 4 * size:
+        slots *= 2
+    return slots
+
+
+@inner
+def _join_equal(rows, column, key, table, stand_in, low):
     """Joins the vertices of equal key to the first of them, where they are twins indeed."""
-    order = np.argsort(key)
-    begin = 0
-    for i in range(1, key.size):
-        if key[order[i]] != key[order[begin]]:
-            begin = i
-        elif _are_twins(rows, column, order[i], order[begin]):
-            stand_in[low + order[i]] = low + order[begin]
+    table[:] = -1
+    mask = np.uint64(table.size - 1)
+    for v in range(stand_in.size):
+        if stand_in[v] != low + v:
+            continue  # its twins are not its neighbours, and all of them are found
+        slot = key[v] & mask
+        while table[slot] >= 0:
+            u = table[slot]
+            if key[u] == key[v] and _are_twins(rows, column, u, v):
+                stand_in[v] = low + u
+                break
+            slot = (slot + np.uint64(1)) & mask
+        else:
+            table[slot] = v
 
 
 @inner
@@ -427,7 +446,7 @@ def rings(
         budget: maximum number of edges visited from one vertex for one length.
     """
     counts = np.zeros((graphs.vertices, longest - 3), dtype=np.int64)
-    core, twin = core_number(graphs), twins(graphs, smallest=32)
+    core, twin = core_number(graphs), twins(graphs)
     graphs.over_graphs(_rings, graphs.edge_counts * 64, core, twin, budget, counts)
     return counts
 
@@ -804,9 +823,8 @@ def _mark(rows, column, v, change, touched):
 
 
 HEAT_TOLERANCE = 1e-7  # about what float32 resolves
-_BLOCK = 64  # vertices whose walks are followed together, in vector registers
-_NARROW = 16  # the same in graphs of at least _LARGE vertices, whose distributions fill the cache
-_LARGE = 1 << 13
+_SMALL = 64
+"""Classes of twins of a graph in which every walk is followed to all of them."""
 
 
 def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V steps"]:
@@ -817,23 +835,24 @@ def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V 
     with the diagonal matrix D of degrees; 0 for a vertex without neighbours. Column 0 (one step) is
     0 for every vertex of a simple graph.
 
-    A walk from v has the distribution :math:`x_k = e_v (D^{-1} A)^k`, and
-    :math:`x_k(u) / d_u = x_k^{(u)}(v) / d_v`. So half the steps are enough:
+    Twins are one vertex here. A walk from v begins with :math:`1_c / s_c`, anywhere in the class c
+    of its :math:`s_c` twins, plus :math:`e_v - 1_c / s_c`, which every step multiplies by
+    :math:`\mu = -1 / d_v` if the twins are neighbours of each other and by :math:`\mu = 0` if not.
+    Let the first part be in class u after k steps with probability :math:`q_k(u) \, d_u / d_v`.
+    Half the steps are enough, since walks backwards have the same probabilities up to degrees:
 
     .. math::
-        p_{2k}(v) = d_v \sum_u \frac{x_k(u)^2}{d_u}, \quad
-        p_{2k-1}(v) = d_v \sum_u \frac{x_{k-1}(u) \, x_k(u)}{d_u}
+        p_k(v) = \frac{q_k(c)}{s_c} + \Bigl(1 - \frac{1}{s_c}\Bigr) \mu^k, \quad
+        \frac{q_{j+k}(c)}{s_c} = \sum_u \frac{d_u}{d_v s_u} \, q_j(u) \, q_k(u)
 
-    Distributions are kept where a walk can be by then, for blocks of vertices at once, and for one
-    vertex of each set of twins. In a large graph whose walks reach less than half of it, vertices
-    are taken one by one: the work is then the number of edges within reach, summed over vertices.
-    Exact up to rounding in float64.
+    :data:`~softperm.data.lanes.WIDTH` classes are followed at once. In graphs of more than
+    ``_SMALL`` classes these are close to each other, and the work is the number of edges within
+    reach of them. Exact up to rounding in float64.
     """
-    returns = np.zeros((graphs.vertices, steps))
-    twin = twins(graphs, smallest=_BLOCK)
+    returns = np.empty((graphs.vertices, steps))
     work = np.minimum(graphs.sizes, 1 << 20) * graphs.edge_counts * (1 + steps // 2)
-    graphs.over_graphs(_walks, work, twin, returns)
-    return returns[twin]
+    graphs.over_graphs(_walks, work, twins(graphs), returns)
+    return returns
 
 
 def heat_kernel(
@@ -858,7 +877,9 @@ def heat_kernel(
     k = np.arange(1, returns.shape[1] + 1)
     logs = np.array([lgamma(step + 1) for step in k])
     weights = np.exp([k * log(t) - t - logs for t in times]).reshape(len(times), len(k))
-    return returns @ weights.T
+    heat = np.empty((len(returns), len(times)))
+    over_ranges(_weigh, len(returns), returns.size * len(times), returns, weights, heat)
+    return heat
 
 
 def heat_steps(time: int | float) -> int:
@@ -876,101 +897,220 @@ def heat_steps(time: int | float) -> int:
     return steps
 
 
+@kernel(fastmath={"contract", "reassoc"})
+def _weigh(returns, weights, heat, first, last):
+    """Fills heat = returns @ weights.T; BLAS would start threads for so small a product."""
+    for v in range(first, last):
+        for t in range(len(weights)):
+            total = 0.0
+            for k in range(weights.shape[1]):
+                total += returns[v, k] * weights[t, k]
+            heat[v, t] = total
+
+
 @kernel
 def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
-    """Return probabilities of a range of graphs, a block of vertices at a time."""
+    """Return probabilities of a range of graphs, ``WIDTH`` classes of twins at a time."""
     begin, end = cuts[first], cuts[last]
     vertices = _most_vertices(ptr, begin, end)
-    space = np.zeros((2, vertices * _BLOCK))
-    distance = np.full(vertices, -1, dtype=np.int32)
-    reached = np.zeros(vertices, dtype=np.bool_)
-    order = np.empty(vertices, dtype=np.int32)  # vertices by their distance from the block
-    block = np.empty(_BLOCK, dtype=np.int32)
-    odd, even = np.empty(_BLOCK), np.empty(_BLOCK)  # returns after odd and even numbers of steps
+    size = np.empty(vertices, dtype=np.int32)  # of the class that a vertex represents, or 0
+    place = np.empty(vertices, dtype=np.int32)  # number of that class, or -1
+    member = np.empty(vertices, dtype=np.int32)  # the vertex that represents a class
+    rows = np.empty(vertices + 1, dtype=np.int64)
+    links = np.empty(_most_edges(ptr, row_ptr, begin, end) + 1, dtype=np.int32)
+    share, loop = np.empty(vertices), np.empty(vertices)
+    order = np.empty(vertices + 1, dtype=np.int32)
+    tables = np.zeros((2, vertices, WIDTH))
+    space = tables[0], tables[1], np.zeros(vertices, dtype=np.bool_), order
+    back = np.empty((2 * max(2, (found.shape[1] + 1) // 2), WIDTH))
     for graph in range(begin, end):
         low, high = ptr[graph], ptr[graph + 1]
-        rows, size, filled, width = row_ptr[low : high + 1], high - low, 0, _BLOCK
-        for v in range(size):
-            if twin[low + v] == low + v and rows[v + 1] > rows[v]:
-                if size >= _LARGE and not filled:
-                    width = _NARROW if _reaches_half(rows, column, v, found, distance, order) else 1
-                block[filled] = v
-                filled += 1
-            if filled == width or (v == size - 1 and filled):
-                now = space[0, : size * width].reshape(size, width)  # divided by degrees
-                after = space[1, : size * width].reshape(size, width)
-                scratch = now, after, reached, order, odd, even
-                _block_walks(rows, column, block[:filled], scratch, found[low:high])
-                filled = 0
+        own = row_ptr[low : high + 1]
+        classes = _class_sizes(own, twin[low:high], low, size, place)
+        if classes <= _SMALL:
+            _number_by_degree(own, size, place, member, order)
+        else:
+            _number_by_distance(own, column, size, place, member)
+        quotient = rows[: classes + 1], links, share, loop
+        _fill_quotient(own, column, size, place, member, quotient)
+        for block in range(0, classes, WIDTH):
+            _block_walks(quotient, block, space, back)
+            for c in range(block, min(block + WIDTH, classes)):
+                v = member[c]
+                degree = own[v + 1] - own[v]
+                _write_returns(back, c - block, size[v], degree, loop[c] > 0.0, found, low + v)
+        for v in range(low, high):
+            if row_ptr[v] == row_ptr[v + 1]:
+                found[v] = 0.0
+            elif twin[v] != v:
+                found[v] = found[twin[v]]
 
 
 @inner
-def _reaches_half(rows, column, start, found, distance, order):
-    """Whether half of a walk from a vertex can be at every other vertex of the graph."""
-    reached = _distances(rows, column, start, (found.shape[1] + 1) // 2, distance, order)
-    for i in range(reached):
-        distance[order[i]] = -1
-    return 2 * reached >= rows.size - 1
+def _class_sizes(rows, twin, low, size, place):
+    """Counts the classes of twins that have neighbours, and the members of each."""
+    classes = 0
+    size[: twin.size] = 0
+    place[: twin.size] = -1
+    for v in range(twin.size):
+        if rows[v] < rows[v + 1]:
+            size[twin[v] - low] += 1
+            classes += twin[v] == low + v
+    return classes
 
 
-@kernel(fastmath={"contract"})
-def _block_walks(rows, column, block, scratch, found):
-    """Follows the walks of a block; leaves ``now``, ``after`` and ``reached`` as zeros."""
-    now, after, reached, order, odd, even = scratch
-    steps, width, count = found.shape[1], block.size, block.size
-    for b in range(count):
-        order[b] = block[b]
-        reached[block[b]] = True
-        now[block[b], b] = 1.0 / (rows[block[b] + 1] - rows[block[b]])
-    previous = 0  # vertices before this place have all their neighbours in the order
-    for k in range(1, (steps + 1) // 2 + 1):
-        seen = count
-        for i in range(previous, seen):
-            u = order[i]
+@inner
+def _number_by_degree(rows, size, place, member, begin):
+    """Numbers classes in the order of degrees, for which branches of loops are predicted best."""
+    count = rows.size - 1
+    begin[: count + 1] = 0
+    for v in range(count):
+        begin[rows[v + 1] - rows[v]] += size[v] > 0
+    total = 0
+    for d in range(count):
+        total, begin[d] = total + begin[d], total
+    for v in range(count):
+        if size[v] > 0:
+            degree = rows[v + 1] - rows[v]
+            place[v] = begin[degree]
+            member[place[v]] = v
+            begin[degree] += 1
+
+
+@inner
+def _number_by_distance(rows, column, size, place, member):
+    """Numbers classes breadth first, so that consecutive ones are close to each other."""
+    classes, done = 0, 0
+    for start in range(rows.size - 1):
+        if size[start] == 0 or place[start] >= 0:
+            continue
+        place[start], member[classes] = classes, start
+        classes += 1
+        while done < classes:
+            u = member[done]
+            done += 1
             for e in range(rows[u], rows[u + 1]):
-                if not reached[column[e]]:
-                    reached[column[e]] = True
-                    order[count] = column[e]
-                    count += 1
-        previous = seen
-        odd[:] = 0.0
-        even[:] = 0.0
+                w = column[e]
+                if size[w] > 0 and place[w] < 0:
+                    place[w], member[classes] = classes, w
+                    classes += 1
+
+
+@inner
+def _fill_quotient(rows, column, size, place, member, quotient):
+    """Fills the neighbour lists of classes and the factors of a step; see :func:`_block_walks`."""
+    own, links, share, loop = quotient
+    filled = 0
+    for c in range(own.size - 1):
+        v, others = member[c], 0
+        own[c] = filled
+        for e in range(rows[v], rows[v + 1]):
+            w = column[e]
+            links[filled] = place[w]
+            filled += place[w] >= 0
+            others += size[w]
+        degree = rows[v + 1] - rows[v]
+        share[c] = size[v] / degree
+        loop[c] = (size[v] - 1) / size[v] if others < degree else 0.0  # neighbours of each other
+    own[own.size - 1] = filled
+
+
+@kernel
+def _block_walks(quotient, block, space, back):
+    r"""Follows the walks from the classes ``block``, ``block + 1``, … side by side.
+
+    Writes :math:`q_k(c)` to row k − 1 of ``back`` for the first half of its rows, and the sums over
+    u without the factor :math:`1 / d_v` for the others; leaves ``space`` with zeros. A step is
+
+    .. math::
+        q_{k+1}(u) = \frac{s_u}{d_u} \Bigl(
+            \sum_{w \in N(u)} q_k(w) + \frac{s_u - 1}{s_u} \, q_k(u)\Bigr)
+
+    with the last term where the twins in u are neighbours.
+    """
+    rows, links, share, loop = quotient
+    now, after, reached, order = space
+    half, classes = len(back) // 2, rows.size - 1
+    count = _first_step(quotient, block, now, reached, order)
+    width = previous = min(WIDTH, classes - block)
+    for k in range(2, half + 1):
+        if classes > _SMALL:
+            previous, count = count, _reach_further(quotient, previous, count, reached, order)
+        odd, even = spread(0.0), spread(0.0)
         for i in range(count):
             u = order[i]
-            _sum_neighbours(column[rows[u] : rows[u + 1]], now, after, u, width)
-            share = 1.0 / (rows[u + 1] - rows[u])
-            for b in range(width):
-                x = after[u, b]
-                odd[b] += now[u, b] * x
-                even[b] += x * x * share
-                after[u, b] = x * share
-        for b in range(width):
-            v = block[b]
-            found[v, 2 * k - 2] = odd[b] * (rows[v + 1] - rows[v])
-            if 2 * k <= steps:
-                found[v, 2 * k - 1] = even[b] * (rows[v + 1] - rows[v])
+            e = rows[u]
+            if loop[u] > 0.0:
+                total = multiply(load(now, u), spread(loop[u]))
+            else:  # then the class has neighbours
+                total = load(now, links[e])
+                e += 1
+            while e < rows[u + 1]:
+                total = add(total, load(now, links[e]))
+                e += 1
+            step = multiply(total, spread(share[u]))
+            store(after, u, step)
+            if 2 * k > half:
+                odd = multiply_add(load(now, u), total, odd)
+                even = multiply_add(step, total, even)
+        if 2 * k > half:
+            store(back, 2 * k - 2, odd)
+            store(back, 2 * k - 1, even)
         now, after = after, now
+        for j in range(width):
+            back[k - 1, j] = now[block + j, j]
     for i in range(count):
-        now[order[i], :] = 0.0
-        after[order[i], :] = 0.0
+        store(now, order[i], spread(0.0))
+        store(after, order[i], spread(0.0))
         reached[order[i]] = False
 
 
-@kernel(inline="always")
-def _sum_neighbours(neighbours, now, after, u, width):
-    """Writes Σ now[v] over the neighbours v of u to after[u], two at a time: half the stores."""
-    k = neighbours.size & 1
-    if k:
-        v = neighbours[0]
-        for b in range(width):
-            after[u, b] = now[v, b]
-    else:
-        after[u, :width] = 0.0
-    while k < neighbours.size:
-        v, w = neighbours[k], neighbours[k + 1]
-        for b in range(width):
-            after[u, b] += now[v, b] + now[w, b]
-        k += 2
+@inner
+def _first_step(quotient, block, now, reached, order):
+    """Fills ``now`` with the first step; returns the number of classes in ``order``.
+
+    These are all classes of a small graph, else those of the block and their neighbours.
+    """
+    rows, links, share, loop = quotient
+    classes = rows.size - 1
+    last = min(block + WIDTH, classes)
+    for c in range(block, last):
+        now[c, c - block] = loop[c] * share[c]
+        for e in range(rows[c], rows[c + 1]):
+            now[links[e], c - block] = share[links[e]]
+    if classes <= _SMALL:
+        for c in range(classes):
+            order[c] = c
+        return classes
+    for c in range(block, last):
+        order[c - block], reached[c] = c, True
+    return _reach_further(quotient, 0, last - block, reached, order)
+
+
+@inner
+def _reach_further(quotient, previous, count, reached, order):
+    """Adds the neighbours of the classes order[previous:count] to the order."""
+    rows, links = quotient[0], quotient[1]
+    for i in range(previous, count):
+        u = order[i]
+        for e in range(rows[u], rows[u + 1]):
+            if not reached[links[e]]:
+                reached[links[e]] = True
+                order[count] = links[e]
+                count += 1
+    return count
+
+
+@inner
+def _write_returns(back, lane, size, degree, adjacent, found, v):
+    """Return probabilities of one vertex, after 1, 2, … steps; none after the first."""
+    half, moved = len(back) // 2, -1.0 / degree if adjacent else 0.0
+    rest = moved * (1.0 - 1.0 / size)
+    found[v, 0] = 0.0
+    for k in range(1, found.shape[1]):
+        rest *= moved
+        factor = 1.0 / size if k < half else 1.0 / degree
+        found[v, k] = back[k, lane] * factor + rest
 
 
 # Weisfeiler–Leman colours of vertices, and the codes of those that training graphs have.

@@ -227,10 +227,34 @@ def test_walks_in_blocks_equal_the_dense_powers_of_a_larger_graph():
     np.testing.assert_allclose(found[:, 5], expected, rtol=0, atol=1e-13)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 150), st.integers(0, 10**6))
+def test_walks_count_every_twin(classes, seed):
+    """Also where twins are neighbours of each other, and in more classes than one block holds."""
+    rng = np.random.default_rng(seed)
+    small = nx.gnp_random_graph(classes, rng.uniform(0, 6) / classes, seed=seed)
+    owner = np.repeat(np.arange(classes), rng.integers(1, 5, classes))
+    a = nx.to_numpy_array(small)[owner][:, owner]
+    a += (owner[:, None] == owner) & rng.integers(0, 2, classes).astype(bool)[owner]
+    graph = nx.from_numpy_array(a - np.diag(a.diagonal()))
+    found = features.return_probabilities(Adjacency.of(*lay_out([graph])), 9)
+    powers = [np.linalg.matrix_power(dense_walk(graph), k).diagonal() for k in range(1, 10)]
+    np.testing.assert_allclose(found, np.stack(powers, axis=1), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("graph", [nx.star_graph(20_000), nx.complete_graph(600)], ids=str)
+def test_walks_among_twins_alone_are_back_after_two_steps_as_often_as_their_degrees_say(graph):
+    adjacency = Adjacency.of(*lay_out([graph]))
+    found = features.return_probabilities(adjacency, 2)[:, 1]
+    neighbours = [adjacency.degree[[*graph[v]]] for v in graph]
+    expected = [(1 / d).sum() / len(d) for d in neighbours]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("hubs", [False, True])
 def test_walks_in_a_large_graph_equal_distributions_of_single_walks(hubs):
     """With hubs half of a walk reaches most vertices, without them hardly any."""
-    count = features._LARGE
+    count = 1 << 13
     graph = nx.barabasi_albert_graph(count, 2, seed=0) if hubs else sparse_graph(count)
     found = features.return_probabilities(Adjacency.of(*lay_out([graph])), 8)
     step = nx.to_scipy_sparse_array(graph, nodelist=range(count), format="csr", dtype=float)
@@ -244,7 +268,7 @@ def test_walks_in_a_large_graph_equal_distributions_of_single_walks(hubs):
 
 
 def test_walks_in_a_sparse_large_graph_cost_about_as_much_as_in_its_halves():
-    count = features._LARGE
+    count = 1 << 13
     halves = Adjacency.of(*lay_out([sparse_graph(count, seed) for seed in (0, 1)]))
     whole = Adjacency.of(*lay_out([sparse_graph(2 * count)]))
     features.return_probabilities(Adjacency.of(*lay_out([nx.path_graph(3)])), 8)  # compiles
