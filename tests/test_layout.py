@@ -12,7 +12,9 @@ import pytest
 import softperm
 
 PACKAGE = Path(softperm.__file__).parent
-FOUNDATION = ["errors", "files", "jit", "startup", "parallel", "progress", "pyg", "settings"]
+FOUNDATION = [
+    "errors", "files", "jit", "vectors", "startup", "parallel", "progress", "pyg", "settings",
+]  # fmt: skip
 ROOMS = [
     "data", "ops", "nn", "training", "distance", "estimators", "search", "explain", "explore",
     "lab", "cli", "__main__",

@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.data.lanes import WIDTH, add, load, multiply, multiply_add, spread, store
 from softperm.jit import inner, kernel
 from softperm.parallel import over_ranges
 from softperm.settings import StructuralFeatures
+from softperm.vectors import WIDE, fill, fma, load, store
 
 if TYPE_CHECKING:
     from softperm.data.collection import Collection
@@ -845,7 +845,7 @@ def return_probabilities(graphs: Adjacency, steps: int) -> Float[np.ndarray, "V 
         p_k(v) = \frac{q_k(c)}{s_c} + \Bigl(1 - \frac{1}{s_c}\Bigr) \mu^k, \quad
         \frac{q_{j+k}(c)}{s_c} = \sum_u \frac{d_u}{d_v s_u} \, q_j(u) \, q_k(u)
 
-    :data:`~softperm.data.lanes.WIDTH` classes are followed at once. In graphs of more than
+    :data:`~softperm.vectors.WIDE` classes are followed at once. In graphs of more than
     ``_SMALL`` classes these are close to each other, and the work is the number of edges within
     reach of them. Exact up to rounding in float64.
     """
@@ -910,7 +910,7 @@ def _weigh(returns, weights, heat, first, last):
 
 @kernel
 def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
-    """Return probabilities of a range of graphs, ``WIDTH`` classes of twins at a time."""
+    """Return probabilities of a range of graphs, ``WIDE`` classes of twins at a time."""
     begin, end = cuts[first], cuts[last]
     vertices = _most_vertices(ptr, begin, end)
     size = np.empty(vertices, dtype=np.int32)  # of the class that a vertex represents, or 0
@@ -920,9 +920,9 @@ def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
     links = np.empty(_most_edges(ptr, row_ptr, begin, end) + 1, dtype=np.int32)
     share, loop = np.empty(vertices), np.empty(vertices)
     order = np.empty(vertices + 1, dtype=np.int32)
-    tables = np.zeros((2, vertices, WIDTH))
+    tables = np.zeros((2, vertices, WIDE))
     space = tables[0], tables[1], np.zeros(vertices, dtype=np.bool_), order
-    back = np.empty((2 * max(2, (found.shape[1] + 1) // 2), WIDTH))
+    back = np.empty((2 * max(2, (found.shape[1] + 1) // 2), WIDE))
     for graph in range(begin, end):
         low, high = ptr[graph], ptr[graph + 1]
         own = row_ptr[low : high + 1]
@@ -933,9 +933,9 @@ def _walks(ptr, row_ptr, column, twin, found, cuts, first, last):
             _number_by_distance(own, column, size, place, member)
         quotient = rows[: classes + 1], links, share, loop
         _fill_quotient(own, column, size, place, member, quotient)
-        for block in range(0, classes, WIDTH):
+        for block in range(0, classes, WIDE):
             _block_walks(quotient, block, space, back)
-            for c in range(block, min(block + WIDTH, classes)):
+            for c in range(block, min(block + WIDE, classes)):
                 v = member[c]
                 degree = own[v + 1] - own[v]
                 _write_returns(back, c - block, size[v], degree, loop[c] > 0.0, found, low + v)
@@ -1032,36 +1032,37 @@ def _block_walks(quotient, block, space, back):
     now, after, reached, order = space
     half, classes = len(back) // 2, rows.size - 1
     count = _first_step(quotient, block, now, reached, order)
-    width = previous = min(WIDTH, classes - block)
+    width = previous = min(WIDE, classes - block)
     for k in range(2, half + 1):
         if classes > _SMALL:
             previous, count = count, _reach_further(quotient, previous, count, reached, order)
-        odd, even = spread(0.0), spread(0.0)
+        odd = even = fill(load(now, 0), 0.0)
         for i in range(count):
             u = order[i]
             e = rows[u]
             if loop[u] > 0.0:
-                total = multiply(load(now, u), spread(loop[u]))
+                total = load(now, u) * fill(odd, loop[u])
             else:  # then the class has neighbours
                 total = load(now, links[e])
                 e += 1
             while e < rows[u + 1]:
-                total = add(total, load(now, links[e]))
+                total = total + load(now, links[e])
                 e += 1
-            step = multiply(total, spread(share[u]))
+            step = total * fill(total, share[u])
             store(after, u, step)
             if 2 * k > half:
-                odd = multiply_add(load(now, u), total, odd)
-                even = multiply_add(step, total, even)
+                odd = fma(load(now, u), total, odd)
+                even = fma(step, total, even)
         if 2 * k > half:
             store(back, 2 * k - 2, odd)
             store(back, 2 * k - 1, even)
         now, after = after, now
         for j in range(width):
             back[k - 1, j] = now[block + j, j]
+    zeros = fill(load(now, 0), 0.0)
     for i in range(count):
-        store(now, order[i], spread(0.0))
-        store(after, order[i], spread(0.0))
+        store(now, order[i], zeros)
+        store(after, order[i], zeros)
         reached[order[i]] = False
 
 
@@ -1073,7 +1074,7 @@ def _first_step(quotient, block, now, reached, order):
     """
     rows, links, share, loop = quotient
     classes = rows.size - 1
-    last = min(block + WIDTH, classes)
+    last = min(block + WIDE, classes)
     for c in range(block, last):
         now[c, c - block] = loop[c] * share[c]
         for e in range(rows[c], rows[c + 1]):

@@ -48,7 +48,7 @@ class Results:
         """The values of each name."""
         if not isinstance(self.values, np.ndarray):
             return list(self.values)
-        values = torch.from_numpy(np.require(self.values, requirements="CW"))
+        values = torch.from_numpy(np.require(self.values, requirements=["C", "W"]))
         return list(values.T.contiguous().numpy())  # NumPy takes longer
 
     @property

@@ -39,7 +39,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softperm.ops.transport import Gradients, Problem, Solution, check_values
-from softperm.ops.transport.cpu_vectors import (
+from softperm.parallel import in_threads, threads
+from softperm.vectors import (
     WIDTH,
     compiled,
     entry_point,
@@ -61,7 +62,6 @@ from softperm.ops.transport.cpu_vectors import (
     where_less,
     widen,
 )
-from softperm.parallel import in_threads, threads
 
 NOISE = {torch.float32: 2e-7, torch.float64: 0.0}
 """Error at which a problem stops at any rate: float32 rounds column sums by about this much."""

@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
-from softperm.ops.transport import cpu_vectors as vectors
+from softperm import vectors
 
 
 @njit
@@ -96,5 +96,21 @@ def test_arithmetic_and_reductions(dtype):
 
 
 def test_vectors_are_read_from_contiguous_arrays_only():
-    with pytest.raises(TypingError, match="contiguous arrays of one axis"):
+    with pytest.raises(TypingError, match="contiguous arrays of one or two axes"):
         _load(np.zeros((4, 4))[:, 0])
+
+
+@njit
+@no_type_check
+def _rows(table):
+    row = vectors.load(table, 0)
+    vectors.store(table, 1, vectors.fma(row, row, vectors.fill(row, 0.5)) - row)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_a_table_are_vectors(dtype):
+    table = np.random.default_rng(0).standard_normal((3, vectors.WIDE)).astype(dtype)
+    expected = table.copy()
+    expected[1] = table[0] * table[0] + dtype(0.5) - table[0]
+    _rows(table)
+    np.testing.assert_allclose(table, expected, rtol=4 * np.finfo(dtype).eps, atol=1e-7)

@@ -1,9 +1,10 @@
-"""A numba type for vectors of eight numbers, with arithmetic, reductions, exp and log.
+"""A numba type for vectors of numbers, with arithmetic, reductions, exp and log.
 
 numba leaves vectorisation to LLVM's optimiser, which gives up on reductions if it cannot prove that
 their accumulators do not overlap, and which calls the scalar C library for every exponential. With
 this type a kernel states the vector operations itself, and LLVM compiles them for any machine: to
-one AVX register, or to several registers of NEON or SSE.
+one AVX register, or to several registers of NEON or SSE. Vectors have ``WIDTH`` numbers; rows of a
+table that are read as a whole have ``WIDE``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ intrinsic: Any = numba_intrinsic  # its first parameter is not part of a call
 WIDTH = 8
 """Numbers in one vector."""
 
+WIDE = 32
+"""Numbers in a row of a table that is one vector."""
+
 compiled = inner(error_model="numpy")
 """Decorator for functions that only kernels call."""
 
@@ -38,25 +42,18 @@ entry_point = kernel(error_model="numpy")
 
 
 class Lanes(types.Type):
-    """Type of a vector of ``WIDTH`` numbers of a floating point type."""
+    """Type of a vector of numbers of a floating point type."""
 
-    def __init__(self, dtype):
-        self.dtype = dtype
-        super().__init__(name=f"Lanes({dtype})")
+    def __init__(self, dtype, width=WIDTH):
+        self.dtype, self.width = dtype, width
+        super().__init__(name=f"Lanes({dtype}, {width})")
 
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager, lanes):
-        super().__init__(manager, lanes, _vector(manager.lookup(lanes.dtype).get_value_type()))
-
-
-def _vector(element) -> ir.VectorType:
-    return ir.VectorType(element, WIDTH)
-
-
-def _suffix(lanes: Lanes) -> str:
-    return f"v{WIDTH}f{lanes.dtype.bitwidth}"
+        element = manager.lookup(lanes.dtype).get_value_type()
+        super().__init__(manager, lanes, ir.VectorType(element, lanes.width))
 
 
 def _operate(symbol, instruction: str) -> None:
@@ -80,42 +77,50 @@ _operate(operator.mul, "fmul")
 _operate(operator.truediv, "fdiv")
 
 
-def _splat(builder, scalar):
+def _splat(builder, scalar, width=WIDTH):
     """A vector whose numbers are all ``scalar``."""
-    vector = _vector(scalar.type)
+    vector = ir.VectorType(scalar.type, width)
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), width), None)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
 
-def _check(array) -> None:
-    if not isinstance(array, types.Array) or array.ndim != 1 or array.layout != "C":
-        raise TypingError(f"vectors need contiguous arrays of one axis; got {array}")
+def _lanes_of(array) -> Lanes:
+    """The vectors that an array is read as: rows of a table, or parts of an array of one axis."""
+    if not isinstance(array, types.Array) or array.ndim > 2 or array.layout != "C":
+        raise TypingError(f"vectors need contiguous arrays of one or two axes; got {array}")
+    return Lanes(array.dtype, WIDE if array.ndim == 2 else WIDTH)
 
 
 def _address(context, builder, array_type, array, index):
     """Pointer to a vector in an array."""
+    lanes = _lanes_of(array_type)
+    if array_type.ndim == 2:
+        index = builder.mul(index, index.type(WIDE))
     data = arrayobj.make_array(array_type)(context, builder, array).data
-    element = context.get_value_type(array_type.dtype)
-    return builder.bitcast(builder.gep(data, [index]), _vector(element).as_pointer())
+    return builder.bitcast(builder.gep(data, [index]), context.get_value_type(lanes).as_pointer())
 
 
 @intrinsic
 def load(typing, array, index):
-    """The vector that starts at ``index`` of a contiguous array of one axis."""
-    _check(array)
+    """The ``WIDTH`` numbers from ``index`` of a contiguous array of one axis, or a table's row.
+
+    A table is contiguous and has ``WIDE`` columns. The index is not checked.
+    """
+    lanes = _lanes_of(array)
 
     def generate(context, builder, sig, args):
         pointer = _address(context, builder, sig.args[0], *args)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
 
-    return Lanes(array.dtype)(array, types.intp), generate
+    return lanes(array, types.intp), generate
 
 
 @intrinsic
 def store(typing, array, index, value):
-    """Writes a vector from ``index`` of a contiguous array of one axis."""
-    _check(array)
+    """Writes a vector to where :func:`load` reads it."""
+    if value != _lanes_of(array):
+        raise TypingError(f"{array} has no vectors {value}")
 
     def generate(context, builder, sig, args):
         pointer = _address(context, builder, sig.args[0], *args[:2])
@@ -127,13 +132,13 @@ def store(typing, array, index, value):
 
 @intrinsic
 def splat(typing, scalar):
-    """A vector of equal numbers."""
+    """A vector of ``WIDTH`` equal numbers."""
     return Lanes(scalar)(scalar), lambda context, builder, sig, args: _splat(builder, args[0])
 
 
 def _fma(builder, x, y, z):
     """Builds x · y + z of three vectors."""
-    name = f"llvm.fmuladd.v{WIDTH}f{64 if x.type.element == ir.DoubleType() else 32}"
+    name = f"llvm.fmuladd.v{x.type.count}f{64 if x.type.element == ir.DoubleType() else 32}"
     kind = ir.FunctionType(x.type, [x.type] * 3)
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x, y, z])
 
@@ -181,7 +186,7 @@ def _reduction(x: Lanes, name: str, start: float | None):
         scalar = context.get_value_type(x.dtype)
         initial = [] if start is None else [ir.Constant(scalar, start)]
         kind = ir.FunctionType(scalar, [a.type for a in initial] + [args[0].type])
-        name_ = f"llvm.vector.reduce.{name}.{_suffix(x)}"
+        name_ = f"llvm.vector.reduce.{name}.v{x.width}f{x.dtype.bitwidth}"
         function = cgutils.get_or_insert_function(builder.module, kind, name_)
         return builder.call(function, [*initial, *args], fastmath=("reassoc",))
 
@@ -213,9 +218,9 @@ def widen(typing, x):
     def generate(context, builder, sig, args):
         if x.dtype == types.float64:
             return args[0]
-        return builder.fpext(args[0], _vector(ir.DoubleType()))
+        return builder.fpext(args[0], ir.VectorType(ir.DoubleType(), x.width))
 
-    return Lanes(types.float64)(x), generate
+    return Lanes(types.float64, x.width)(x), generate
 
 
 @intrinsic
@@ -238,7 +243,7 @@ def fill(typing, like, number):
         scalar = args[1]
         if like.dtype != types.float64:
             scalar = builder.fptrunc(scalar, args[0].type.element)
-        return _splat(builder, scalar)
+        return _splat(builder, scalar, like.width)
 
     return like(like, types.float64), generate
 
@@ -256,7 +261,7 @@ def exp(typing, x, like):
 
     def generate(context, builder, sig, args):
         def number(value, vector):
-            return ir.Constant(vector, [value] * WIDTH)
+            return ir.Constant(vector, [value] * x.width)
 
         wide, out = args[0].type, args[1].type
         shift = number(1.5 * 2.0**52, wide)  # adding it rounds, and leaves n in the low bits
@@ -268,8 +273,8 @@ def exp(typing, x, like):
         value = number(1 / math.factorial(degree), out)
         for power in reversed(range(degree)):
             value = _fma(builder, value, f, number(1 / math.factorial(power), out))
-        integer = ir.VectorType(ir.IntType(like.dtype.bitwidth), WIDTH)
-        bits = builder.bitcast(shifted, ir.VectorType(ir.IntType(64), WIDTH))
+        integer = ir.VectorType(ir.IntType(like.dtype.bitwidth), x.width)
+        bits = builder.bitcast(shifted, ir.VectorType(ir.IntType(64), x.width))
         bits = bits if double else builder.trunc(bits, integer)
         bits = builder.add(bits, number(bias, integer))
         scale = builder.bitcast(builder.shl(bits, number(mantissa, integer)), out)
@@ -292,10 +297,10 @@ def log(typing, x):
 
     def generate(context, builder, sig, args):
         wide = args[0].type
-        integer = ir.VectorType(ir.IntType(64), WIDTH)
+        integer = ir.VectorType(ir.IntType(64), x.width)
 
         def number(value, vector=wide):
-            return ir.Constant(vector, [value] * WIDTH)
+            return ir.Constant(vector, [value] * x.width)
 
         # Counting exponents from that of √½ puts m between √½ and √2.
         half = 0x3FE6A09E667F3BCD
