@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -260,12 +261,13 @@ class _Source:
     Attributes:
         data: graphs, targets and splits.
         classes: names of the classes of a classification, by code.
-        training: all graphs with a target, to train a model on.
+        training: all graphs with a target, to train a model on, of which a share is held out to
+            validate on.
     """
 
     data: EvaluationData
     classes: tuple[str, ...]
-    training: Callable[[str], TrainingData]
+    training: Callable[[str, float], TrainingData]
 
 
 def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable[[], _Source]:
@@ -283,10 +285,10 @@ def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
-        def training(target: str) -> TrainingData:
+        def training(target: str, held_out: float) -> TrainingData:
             chosen = [t for t in recipe.targets if f"{dataset.name}-{t}" == target] or None
             return sources.from_dataset(
-                dataset, chosen, test_fraction=0.0, validation_fraction=0.0, seed=seed,
+                dataset, chosen, test_fraction=0.0, validation_fraction=held_out, seed=seed,
                 positions=dataset.position is not None,
             )  # fmt: skip
 
@@ -323,16 +325,24 @@ def _keep_best(
         if not rivals:
             continue
         best = max(rivals, key=lambda cell: cell.validation_rank)
-        examples = source.training(target)
+        settings = estimator_settings(best.records, categories=recipe.categories, seed=seed)
+        examples = source.training(target, settings["validation_fraction"])
         if not recipe.edges and examples.graphs.edge_attribute_size:
             raise ValueError(
                 f"--keep-best: recipe {recipe.name} leaves edge labels of {target} out, which "
                 "predict would read: use a recipe with edges = true"
             )
-        settings = estimator_settings(best.records, categories=recipe.categories, seed=seed)
         folder = out / "best" / target
         folder.mkdir(parents=True, exist_ok=True)
-        log(f"{target}: training {best.model} on all {len(examples.y)} graphs")
+        held_out = len(examples.split.validation)
+        rest = (
+            f"all {len(examples.y)} graphs"
+            if not held_out
+            else (
+                f"{len(examples.split.train)} graphs, {held_out} held out to decay the learning rate"
+            )
+        )
+        log(f"{target}: training {best.model} on {rest}")
         kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
         fabric = connect(find_device(device))
         train_run(kind(**settings), examples, fabric, folder, {"data": target, **settings}, log)
@@ -376,12 +386,13 @@ def _own(
     with progress_bars() as report:
         file = read_file(data, wanted, smiles_column, symmetrise, progress=report, strict=True)
     kind = choose_task(task, file)
-    examples = from_file(file, kind, test_fraction=0.0, validation_fraction=0.0, seed=seed)
+    training = partial(from_file, file, kind, test_fraction=0.0, seed=seed)
+    examples = training(validation_fraction=0.0)
     y = examples.y if kind == "classification" else examples.y.double()
     known = catalogue_spelling(file.name) is not None
     name = f"{file.name}-file" if known else file.name  # not the paper's
     return _Source(
         from_graphs(recipe, name, examples.graphs, y, kind, seed, folds),
         () if examples.classes is None else tuple(map(str, examples.classes)),
-        lambda _: examples,
+        lambda _, held_out: training(validation_fraction=held_out),
     )

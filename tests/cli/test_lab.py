@@ -337,3 +337,19 @@ def test_a_device_that_is_not_there_is_one_sentence(command, tmp_path):
     done = run_command(*command, "--device", "nope", "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert "device 'nope' cannot be used here" in done.stderr
+
+
+def test_a_learning_rate_that_decays_has_validation_graphs_also_in_the_model_that_is_kept(
+    graphs, tmp_path, one_quick_picture
+):
+    recipe = tmp_path / "decays.toml"
+    recipe.write_text(
+        'datasets = ["MUTAG"]\nmodels = ["pi-gnn"]\nedges = true\n'
+        "[training]\nepochs = 2\ndecay = 0.5\n[grid]\nhidden = [4]\n"
+    )
+    out = tmp_path / "run"
+    options = ("--folds", 2, "--final-runs", 1, "--out", out, "--keep-best")
+    done = run_command("evaluate", "--data", graphs, "--recipe", recipe, *options)
+    assert done.exit_code == 0, done.output
+    assert "held out to decay the learning rate" in done.output
+    assert (out / "best" / "rings" / "model" / "model.safetensors").exists()
