@@ -249,6 +249,7 @@ def read_ogb(smiles: str) -> Molecules:
 
 # Elements between which RDKit makes no dative bonds, and twice the orders of their bonds.
 _ORGANIC = (5, 6, 7, 8, 9, 14, 15, 16, 17, 34, 35, 53)
+_NOT_ATOMS = (0, 1)  # elements that RDKit does not know, and hydrogens, which it removes
 _TYPE_OF_ORDER = {2: "SINGLE", 3: "AROMATIC", 4: "DOUBLE", 6: "TRIPLE", 8: "QUADRUPLE"}
 _BRACKETS = re.compile(r"\[[^]\n]*\]").finditer
 _OTHER_BOND = re.compile(r"[<>~\s]").search
@@ -261,9 +262,10 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
     """Molecules with the numbers of elements and of types of bonds; see :func:`read_each`.
 
     The names of the numbers are :func:`element_symbols` and :func:`bond_names`; the graphs are
-    those of :func:`from_smiles`. For small organic molecules, RDKit only perceives rings and
-    aromaticity; atoms are read from the text, and bonds from RDKit's matrices of bond orders. This
-    takes less time than a full sanitisation, which all other molecules receive.
+    those of :func:`from_smiles`. For small molecules, RDKit only perceives rings, aromaticity and
+    dative bonds of metals; atoms are read from the text, and bonds from RDKit's matrices of bond
+    orders. This takes less time than a full sanitisation, which large molecules and those with
+    dative bonds or hydrogens receive.
     """
     chem = rdkit_chem()
     from rdkit.rdBase import BlockLogs
@@ -271,25 +273,32 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
     flags = chem.SanitizeFlags
     steps = flags.SANITIZE_CLEANUP | flags.SANITIZE_PROPERTIES | flags.SANITIZE_SYMMRINGS
     steps |= flags.SANITIZE_KEKULIZE | flags.SANITIZE_FINDRADICALS | flags.SANITIZE_SETAROMATICITY
+    with_metals = steps | flags.SANITIZE_CLEANUP_ORGANOMETALLICS
     options = chem.SmilesParserParams()
     options.sanitize = options.removeHs = False
 
-    def bond_orders(text: str, atoms: int) -> np.ndarray | None:
-        """The bond orders (N, N) of a small organic molecule without hydrogens."""
+    def bond_orders(text: str, atoms: int, metals: Sequence[int]) -> np.ndarray | None:
+        """The bond orders (N, N) of a small molecule; None if it has dative bonds."""
         mol = chem.MolFromSmiles(text, options)
         if mol is None or mol.GetNumAtoms() != atoms:
             return None
         try:
-            chem.SanitizeMol(mol, steps)
+            chem.SanitizeMol(mol, with_metals if metals else steps)
         except ValueError:
+            return None
+        bonds = (bond for v in metals for bond in mol.GetAtomWithIdx(v).GetBonds())
+        if any(bond.GetBondType() == chem.BondType.DATIVE for bond in bonds):
             return None
         return chem.GetAdjacencyMatrix(mol, useBO=True)
 
     texts = [text.strip() for text in smiles]
     elements, sizes = _elements(texts)
-    foreign = ~np.isin(elements, _ORGANIC)
-    foreign = np.bincount(np.repeat(np.arange(len(texts)), sizes)[foreign], minlength=len(texts))
-    plain = (sizes > 0) & (sizes <= _LARGE) & (foreign == 0)
+    owner, begin = np.repeat(np.arange(len(texts)), sizes), np.cumsum(sizes) - sizes
+    removed = np.bincount(owner[np.isin(elements, _NOT_ATOMS)], minlength=len(texts))
+    plain = (sizes > 0) & (sizes <= _LARGE) & (removed == 0)
+    metals: dict[int, list[int]] = {}
+    for v in np.flatnonzero(~np.isin(elements, _ORGANIC)).tolist():
+        metals.setdefault(int(owner[v]), []).append(v - int(begin[owner[v]]))
     parts: list[Molecules] = []
     problems: dict[int, str] = {}
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
@@ -305,7 +314,7 @@ def read_symbols(smiles: Sequence[str]) -> tuple[Molecules | None, dict[int, str
             zip(texts, sizes.tolist(), plain.tolist(), strict=True)
         ):
             last += size
-            orders = bond_orders(text, size) if usual else None
+            orders = bond_orders(text, size, metals.get(i, ())) if usual else None
             if orders is not None:
                 waiting.append((elements[last - size : last], orders))
                 entries += orders.size

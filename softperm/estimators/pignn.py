@@ -68,7 +68,7 @@ from softperm.training.tasks import (
 )
 
 SHARPNESS_GRAPHS = 256  # training graphs whose permutations are measured
-BATCH_VERTICES = (1 << 14, 1 << 17)  # of a batch that is not trained on, on a CPU and on a GPU
+BATCH_VERTICES = (1 << 15, 1 << 17)  # of a batch that is not trained on, on a CPU and on a GPU
 FOREST_GRAPHS = 4096  # whose aligned vectors are in memory together
 ITERATED_GRAPHS = 512  # that iter_predict and iter_transform hold at once
 NOT_FINITE = (
