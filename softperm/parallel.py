@@ -40,8 +40,37 @@ def threads() -> int:
     import numba
     import torch
 
+    of_torch = torch.get_num_threads() if _threads_before is None else _threads_before
     # numba.get_num_threads() would also set torch's number of threads.
-    return min(numba.config.NUMBA_NUM_THREADS, torch.get_num_threads())  # type: ignore[attr-defined]
+    return min(numba.config.NUMBA_NUM_THREADS, of_torch)  # type: ignore[attr-defined]
+
+
+_threads_before: int | None = None  # torch's number of threads outside of one_torch_thread
+
+
+@contextmanager
+def one_torch_thread(kernels: bool = False) -> Iterator[None]:
+    """Torch's own operators use one thread within the block.
+
+    For small tensors more threads gain little. If other programs use the cores, they cost a lot:
+    OpenMP's threads spin where they wait for one that has no core. Sums are rounded alike whatever
+    the number of threads is.
+
+    Args:
+        kernels: whether the compiled kernels of this package, which wait without spinning and round
+            alike with any number of threads, also use one.
+    """
+    import torch
+
+    global _threads_before
+    outside, before = _threads_before, torch.get_num_threads()
+    _threads_before = 1 if kernels else threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _threads_before = outside
 
 
 def thread_pool() -> ThreadPoolExecutor:

@@ -334,15 +334,13 @@ def _keep_best(
             )
         folder = out / "best" / target
         folder.mkdir(parents=True, exist_ok=True)
-        held_out = len(examples.split.validation)
-        rest = (
-            f"all {len(examples.y)} graphs"
-            if not held_out
-            else (
-                f"{len(examples.split.train)} graphs, {held_out} held out to decay the learning rate"
-            )
+        learnt, held_out = len(examples.split.train), len(examples.split.validation)
+        log(
+            f"{target}: training {best.model} on {learnt} graphs, {held_out} held out to decay the "
+            "learning rate"
+            if held_out
+            else f"{target}: training {best.model} on all {learnt} graphs"
         )
-        log(f"{target}: training {best.model} on {rest}")
         kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
         fabric = connect(find_device(device))
         train_run(kind(**settings), examples, fabric, folder, {"data": target, **settings}, log)

@@ -12,7 +12,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain, islice
@@ -34,7 +34,7 @@ from softperm.data.vocabulary import UnseenLabels
 from softperm.errors import GraphError, GraphWarning
 from softperm.estimators.pignn import NOT_FINITE, PiGNNEstimator, load_estimator
 from softperm.files import exclusive, remove_abandoned, write_atomically
-from softperm.parallel import cores, map_in_processes
+from softperm.parallel import cores, map_in_processes, one_torch_thread
 from softperm.progress import Report, silent
 from softperm.settings import ModelConfig
 from softperm.training.sources import encode_smiles, missing_values, reads_smiles
@@ -267,7 +267,7 @@ class ShardWorker:
 
     def encode(self, shard: Shard | CollectionShard) -> Encoded:
         """Parses the rows of a shard, and computes the features of their vertices."""
-        with _one_thread(), warnings.catch_warnings(record=True) as remarks:
+        with one_torch_thread(kernels=True), warnings.catch_warnings(record=True) as remarks:
             warnings.simplefilter("always", UserWarning)
             if isinstance(shard, CollectionShard):
                 wanted = self._wanted([shard.targets])
@@ -355,7 +355,7 @@ class ShardWorker:
         """Computes the values of an encoded shard and writes the part."""
         part = self.part(encoded.number)
         compute = self._vectors if self.vectors else self._predictions
-        with _one_thread():
+        with one_torch_thread(kernels=True):
             names, values = compute(encoded)
             kept = self._finite(values)
             if not kept.all():
@@ -664,14 +664,3 @@ def load_cached(
 ) -> PiGNNEstimator:
     """The estimator of a model folder, cached in this process."""
     return load(model, device)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Computes with one thread, so that sums are rounded alike everywhere."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

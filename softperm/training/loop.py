@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from softperm.data.collection import Collection
 from softperm.errors import one_line
 from softperm.nn.model import evaluating
+from softperm.parallel import one_torch_thread
 from softperm.settings import ModelConfig, TrainingConfig, defaults
 from softperm.training.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from softperm.training.cuda_graphs import CapturedGradients, CapturedOutputs
@@ -66,6 +67,7 @@ CURVES = ("train_loss", "validation_loss", "validation_score")
 COSINE_FLOOR = 0.02  # share of the initial learning rate to which the cosine schedule falls
 SAVE_EVERY_SECONDS = 10.0
 SAVING_SHARE = 0.05  # maximum share of the time that is spent on writing checkpoints
+ONE_THREAD_VERTICES = 1 << 13  # of a step; with fewer, torch's operators use one thread
 CHECK_EVERY = 16  # mini-batches on a GPU between two checks of losses, which wait for the GPU
 _NO_MEMORY = ("out of memory", "can't allocate memory")  # in torch's errors
 
@@ -501,12 +503,14 @@ class Training(ABC):
         config: settings.
         tracker: selects best epochs and learning rates.
         epoch: number of finished epochs.
+        step_vertices: number of vertices in a step's mini-batches, on average.
         saves_end: whether the checkpoint of a finished training is written.
     """
 
     processes: Fabric | OneDevice
     config: TrainingConfig
     tracker: EpochTracker
+    step_vertices: float
     epoch: int = 0
     saves_end: bool = True
 
@@ -550,7 +554,9 @@ class Training(ABC):
 
         self.control.check()
         while not self.finished and not self.control.stop:
-            if self.train_epoch(save):
+            with one_torch_thread() if self._is_small() else nullcontext():
+                ended = self.train_epoch(save)
+            if ended:
                 yield self.epoch
             self.control.check()
             if self.control.save_due:
@@ -558,6 +564,10 @@ class Training(ABC):
         if self.saves_end or not self.finished:
             save()
         self.release()
+
+    def _is_small(self) -> bool:
+        """Whether one thread of a CPU is enough for the operators of a step."""
+        return self.processes.device.type == "cpu" and self.step_vertices <= ONE_THREAD_VERTICES
 
     @property
     def finished(self) -> bool:
@@ -597,6 +607,12 @@ class Training(ABC):
         """Frees what only further epochs would need."""
 
 
+def mean_batch_vertices(graphs: Collection, index: Int[Tensor, " b"], batch_size: int) -> float:
+    """The average number of vertices in the mini-batches of the selected graphs."""
+    vertices = graphs.sizes[index].sum().item()
+    return vertices / max(1, math.ceil(len(index) / batch_size))
+
+
 class OneModel(Training):
     """The training of one network, in one process or in several."""
 
@@ -622,6 +638,7 @@ class OneModel(Training):
         self.network, self.optimiser = processes.setup(model, self.adam)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
         self.loader = BatchLoader(train, task, processes.device)
+        self.step_vertices = mean_batch_vertices(train.graphs, train.index, config.batch_size)
         self.gradients: CapturedGradients | None = None
         self.validation_outputs: CapturedOutputs | None = None
         self.tracker = EpochTracker(config, task.higher_is_better, validated=validation is not None)

@@ -42,6 +42,7 @@ from softperm.training.loop import (
     FitResult,
     Training,
     check_validation,
+    mean_batch_vertices,
     stop_requests,
 )
 from softperm.training.precompile import compile_kernels
@@ -133,6 +134,8 @@ class Stack(Training):
             )
             self.best = {name: tensor.detach().clone() for name, tensor in self._chosen().items()}
             self._capture_steps(graphs, train, validation, seeds)
+        of_models = (mean_batch_vertices(graphs, index, config.batch_size) for index in train)
+        self.step_vertices = sum(of_models)
         self.seconds = 0.0
         self.running: deque[torch.cuda.Event] = deque()  # ends of epochs that a GPU computes
 
