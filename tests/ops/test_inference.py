@@ -5,6 +5,7 @@ import pytest
 import torch
 from samples import collect, random_graph
 from torch import nn
+from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from softperm.nn.permutation import align_adjacency, align_edge_attributes
@@ -39,6 +40,9 @@ def test_the_kernels_serve_the_cpu_without_gradients_only():
         assert answers == [False]
     with torch.inference_mode():
         assert forward_only(x)
+    with torch.no_grad(), forward_ad.dual_level():
+        assert forward_only(x)
+        assert not forward_only(forward_ad.make_dual(x, x))  # its tangent would be lost
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
