@@ -127,8 +127,9 @@ def _branch(
 ) -> Float[Tensor, "B H"]:
     """The MLP of one view, its first layer joined with LayerNorm where that is quicker."""
     norm, first, rest = _split(branch)
-    if branch.training or len(rows) < MANY_GRAPHS or not forward_only(rows, first.weight):
-        return branch(rows)
+    quick = not branch.training and rows.shape == (len(rows), first.in_features)
+    if not quick or len(rows) < MANY_GRAPHS or not forward_only(rows, first.weight):
+        return branch(rows)  # also for its error about rows of another length
     return rest(normalised_linear(rows, norm, first, entries))
 
 
