@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from softperm.cli.console import hint_at_resuming, logging_to, print_result, rea
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
 from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise, output_option
 from softperm.progress import progress_bars
-from softperm.settings import names_in
+from softperm.settings import FieldNames, names_in
 
 if TYPE_CHECKING:
     from softperm.lab.evaluation_data import EvaluationData
@@ -261,13 +261,13 @@ class _Source:
     Attributes:
         data: graphs, targets and splits.
         classes: names of the classes of a classification, by code.
-        training: all graphs with a target, to train a model on, of which a share is held out to
-            validate on.
+        training: all graphs with a target, to train a model on; the settings of the model say
+            which share is held out to validate on, and whether positions are read.
     """
 
     data: EvaluationData
     classes: tuple[str, ...]
-    training: Callable[[str, float], TrainingData]
+    training: Callable[[str, Mapping[str, Any]], TrainingData]
 
 
 def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable[[], _Source]:
@@ -285,11 +285,12 @@ def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
-        def training(target: str, held_out: float) -> TrainingData:
+        def training(target: str, settings: Mapping[str, Any]) -> TrainingData:
             chosen = [t for t in recipe.targets if f"{dataset.name}-{t}" == target] or None
             return sources.from_dataset(
-                dataset, chosen, test_fraction=0.0, validation_fraction=held_out, seed=seed,
-                positions=dataset.position is not None,
+                dataset, chosen, test_fraction=0.0, seed=seed,
+                validation_fraction=settings["validation_fraction"],
+                positions=FieldNames.of(settings).positions,
             )  # fmt: skip
 
         return _Source(data, tuple(dataset.class_names), training)
@@ -326,7 +327,7 @@ def _keep_best(
             continue
         best = max(rivals, key=lambda cell: cell.validation_rank)
         settings = estimator_settings(best.records, categories=recipe.categories, seed=seed)
-        examples = source.training(target, settings["validation_fraction"])
+        examples = source.training(target, settings)
         if not recipe.edges and examples.graphs.edge_attribute_size:
             raise ValueError(
                 f"--keep-best: recipe {recipe.name} leaves edge labels of {target} out, which "
@@ -334,13 +335,12 @@ def _keep_best(
             )
         folder = out / "best" / target
         folder.mkdir(parents=True, exist_ok=True)
-        learnt, held_out = len(examples.split.train), len(examples.split.validation)
-        log(
-            f"{target}: training {best.model} on {learnt} graphs, {held_out} held out to decay the "
-            "learning rate"
-            if held_out
-            else f"{target}: training {best.model} on all {learnt} graphs"
-        )
+        held_out = len(examples.split.validation)
+        rest = f"all {len(examples.y)} graphs"
+        if held_out:
+            train = len(examples.split.train)
+            rest = f"{train} graphs, {held_out} held out to decay the learning rate"
+        log(f"{target}: training {best.model} on {rest}")
         kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
         fabric = connect(find_device(device))
         train_run(kind(**settings), examples, fabric, folder, {"data": target, **settings}, log)
@@ -392,5 +392,5 @@ def _own(
     return _Source(
         from_graphs(recipe, name, examples.graphs, y, kind, seed, folds),
         () if examples.classes is None else tuple(map(str, examples.classes)),
-        lambda _, held_out: training(validation_fraction=held_out),
+        lambda _, settings: training(validation_fraction=settings["validation_fraction"]),
     )

@@ -36,6 +36,7 @@ class Vocabulary:
         x_size: number of continuous attributes of a vertex; 0 means none.
         edge_attr_size: number of continuous attributes of an edge; 0 means none.
         weighted: whether any graph had edge weights.
+        pos_size: number of coordinates of a vertex's position; 0 where positions are not read.
         columns: the user's names of the columns of ``label``, ``x``, ``edge_label`` and
             ``edge_attr``, where they were chosen by name.
     """
@@ -45,6 +46,7 @@ class Vocabulary:
     x_size: int = 0
     edge_attr_size: int = 0
     weighted: bool = False
+    pos_size: int = 0
     columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -70,6 +72,7 @@ class Vocabulary:
             x_size=max((width(graph, "x") for graph in graphs), default=0),
             edge_attr_size=max((width(graph, "edge_attr") for graph in graphs), default=0),
             weighted=any("edge_weight" in graph for graph in graphs),
+            pos_size=max((width(graph, "pos") for graph in graphs), default=0),
             columns=columns or {},
         )
 
@@ -84,6 +87,7 @@ class Vocabulary:
             GraphError: a graph has other fields, or fields of other sizes, than in training.
         """
         self.check(graphs)
+        positions = _stack(graphs, "pos", self.pos_size)
         label = _encode(graphs, "label", self.labels)
         edge_label = _encode(graphs, "edge_label", self.edge_labels)
         collection = Collection.from_counts(
@@ -97,7 +101,7 @@ class Vocabulary:
             edge_label_sizes=tuple(map(len, self.edge_labels)),
             edge_attr=_stack(graphs, "edge_attr", self.edge_attr_size),
             edge_weight=_weights(graphs) if self.weighted else None,
-            extra=_positions(graphs),
+            extra={} if positions is None else {"pos": positions},
         )
         _warn_unseen(
             _unseen(label, collection.ptr, partial(_values, graphs, "label")),
@@ -159,12 +163,12 @@ class Vocabulary:
         Raises:
             ValueError: if a key is unknown or missing, or a value has the wrong type.
         """
-        if isinstance(config, Mapping) and "columns" not in config:  # of version 0.3
-            config = {**config, "columns": {}}
+        if isinstance(config, Mapping):  # of version 0.3, and before positions were read
+            config = {"columns": {}, "pos_size": 0, **config}
         check_keys("vocabulary", config, [each.name for each in fields(cls)])
         for key in ("labels", "edge_labels"):
             _check_columns(key, config[key])
-        for key in ("x_size", "edge_attr_size"):
+        for key in ("x_size", "edge_attr_size", "pos_size"):
             if type(config[key]) is not int or config[key] < 0:
                 raise ValueError(
                     f"vocabulary: {key} is {config[key]!r}; expected a size, 0 or more"
@@ -186,6 +190,7 @@ class Vocabulary:
         return {
             "x": self.x_size,
             "label": len(self.labels),
+            "pos": self.pos_size,
             "edge_attr": self.edge_attr_size,
             "edge_label": len(self.edge_labels),
         }
@@ -318,13 +323,6 @@ def _stack(graphs: Sequence[Data], field: str, size: int) -> Tensor | None:
         return None
     chunks = _chunks(graphs, field)
     return torch.cat(chunks) if chunks else torch.empty(0, size)
-
-
-def _positions(graphs: Sequence[Data]) -> dict[str, Tensor]:
-    """The positions of all vertices as ``pos``, if they were read."""
-    size = max(width(graph, "pos") for graph in graphs)
-    positions = _stack(graphs, "pos", size)
-    return {} if positions is None else {"pos": positions}
 
 
 def _weights(graphs: Sequence[Data]) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,9 @@ class MLPHead(nn.Module):
         normalise: whether LayerNorm comes first, as in the paper. It removes the size of a graph,
             which is the sum of a vector's entries.
         drop: share of aligned entries and hidden units dropped in training.
-        entries: of each vector the order of its entries and their equal ones, with which
-            :func:`softperm.ops.inference.normalised_linear` is quick; see :func:`view_entries`. By
-            default no two entries are known to be equal.
+        entries: functions that give of each vector the order of its entries and their equal ones,
+            with which :func:`softperm.ops.inference.normalised_linear` is quick; see
+            :func:`view_entries`. By default no two entries are known to be equal.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class MLPHead(nn.Module):
         final: int = 64,
         normalise: bool = True,
         drop: float = 0.0,
-        entries: Sequence[Int[np.ndarray, "2 _"]] | None = None,
+        entries: Sequence[Callable[[], Int[np.ndarray, "2 _"]]] | None = None,
     ) -> None:
         super().__init__()
         if entries is None:
-            entries = [view_entries(1, size, symmetric=False) for size in sizes]
+            entries = [partial(view_entries, 1, size, symmetric=False) for size in sizes]
         self.entries = tuple(entries)
         self.branches = nn.ModuleList(_mlp([size, *hidden], drop, normalise) for size in sizes)
         joined = len(sizes) * hidden[-1]
@@ -123,13 +123,14 @@ class MLPHead(nn.Module):
 
 
 def _branch(
-    branch: nn.Module, rows: Float[Tensor, "B Z"], entries: Int[np.ndarray, "2 T"]
+    branch: nn.Module, rows: Float[Tensor, "B Z"], entries: Callable[[], Int[np.ndarray, "2 T"]]
 ) -> Float[Tensor, "B H"]:
     """The MLP of one view, its first layer joined with LayerNorm where that is quicker."""
     norm, first, rest = _split(branch)
-    if branch.training or len(rows) < MANY_GRAPHS or not forward_only(rows, first.weight):
-        return branch(rows)
-    return rest(normalised_linear(rows, norm, first, entries))
+    quick = not branch.training and rows.shape == (len(rows), first.in_features)
+    if not quick or len(rows) < MANY_GRAPHS or not forward_only(rows, first.weight):
+        return branch(rows)  # also for its error about rows of another length
+    return rest(normalised_linear(rows, norm, first, entries()))
 
 
 def _split(branch: nn.Module) -> tuple[nn.LayerNorm | None, Linear, nn.Sequential]:
@@ -140,6 +141,7 @@ def _split(branch: nn.Module) -> tuple[nn.LayerNorm | None, Linear, nn.Sequentia
     return norm, first, nn.Sequential(*layers[place + 1 :])
 
 
+@cache
 def view_entries(latent_vertices: int, width: int, symmetric: bool) -> Int[np.ndarray, "2 T"]:
     """The order in which the entries of an aligned matrix are read, and their mirror images.
 
@@ -550,7 +552,7 @@ def _head(config: ModelConfig, widths: Sequence[int], symmetric: Sequence[bool])
     if config.head == "conv":
         return ConvHead(widths, p, config.outputs, **last)
     pairs = zip(widths, symmetric, strict=True)
-    entries = [view_entries(p, width, symmetric=mirrored) for width, mirrored in pairs]
+    entries = [partial(view_entries, p, width, symmetric=mirrored) for width, mirrored in pairs]
     sizes = [p * width for width in widths]
     return MLPHead(sizes, config.outputs, config.head_hidden, entries=entries, **last)
 

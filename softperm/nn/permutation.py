@@ -374,7 +374,8 @@ def align_adjacency(
                 [1., 0., 1.],
                 [1., 1., 0.]])
     """
-    if canonical and power == 1 and forward_only(d, edge_index, ptr):
+    weights = [] if edge_weight is None else [edge_weight]
+    if canonical and power == 1 and forward_only(d, edge_index, ptr, *weights):
         weight = d.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight
         return align_edges(d, edge_index, weight[:, None], ptr).squeeze(-1)
     reached = d

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.jit import inner, kernel
-from softperm.ops.operators import check_offsets, has_values
+from softperm.ops.operators import check_offsets, has_values, is_tracked
 from softperm.ops.ragged import FAST
 from softperm.parallel import over_ranges
 
@@ -33,6 +33,7 @@ def forward_only(*tensors: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and all(t.device.type == "cpu" and t.dtype not in _HALF for t in tensors)
         and has_values(*tensors)
+        and not any(map(is_tracked, tensors))  # forward mode has gradients within no_grad
     )
 
 

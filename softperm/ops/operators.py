@@ -135,7 +135,7 @@ def refuse_function_transforms(*tensors: Tensor, remedy: str = "") -> None:
     Raises:
         NotImplementedError: a derivative is requested that the operators do not have.
     """
-    if not torch.compiler.is_compiling() and any(map(_is_tracked, tensors)):
+    if not torch.compiler.is_compiling() and any(map(is_tracked, tensors)):
         raise NotImplementedError(
             "the kernels support loss.backward() and torch.autograd.grad, but not torch.func.grad, "
             f"jvp, jacrev and similar functions{remedy}"
@@ -150,7 +150,7 @@ def has_values(*tensors: Tensor) -> bool:
     )
 
 
-def _is_tracked(tensor: Tensor) -> bool:
+def is_tracked(tensor: Tensor) -> bool:
     """Whether ``torch.func`` or forward mode differentiates a tensor."""
     func = torch._C._functorch  # type: ignore[attr-defined]  # torch has no public function for it
     while func.is_batchedtensor(tensor):

@@ -262,7 +262,7 @@ def from_dataset(
         y,
         _task(dataset.task, y, split.train, classes, metric),
         split,
-        vocabulary_of(dataset),
+        vocabulary_of(dataset, positions),
         name=dataset.name,
         ids=tuple(map(str, range(len(dataset)))),
         target_names=names,
@@ -298,8 +298,9 @@ def _columns(dataset: Dataset, targets: Sequence[str] | None) -> list[int]:
     return list(dict.fromkeys(column_of[name.lower()] for name in targets or []))
 
 
-def vocabulary_of(dataset: Dataset) -> Vocabulary:
+def vocabulary_of(dataset: Dataset, positions: bool = False) -> Vocabulary:
     """The labels of a dataset in the order of their codes, and its attribute sizes."""
+    position = dataset.position if positions else None
     graphs = dataset.collection
     return Vocabulary(
         labels=tuple(map(_labels, dataset.schema.label_values)),
@@ -307,6 +308,7 @@ def vocabulary_of(dataset: Dataset) -> Vocabulary:
         x_size=0 if graphs.x is None else graphs.x.shape[1],
         edge_attr_size=0 if graphs.edge_attr is None else graphs.edge_attr.shape[1],
         weighted=graphs.edge_weight is not None,
+        pos_size=0 if position is None else position.shape[1],
     )
 
 
@@ -466,6 +468,8 @@ def describe_fields(vocabulary: Vocabulary) -> str:
             words.append(f"{what} {', '.join(named.get(key, ())) or f'({size} numbers)'}")
     if vocabulary.weighted:
         words.append("edge weights")
+    if vocabulary.pos_size:
+        words.append(f"positions ({vocabulary.pos_size} coordinates)")
     return ", ".join(words) or "none, structure alone"
 
 

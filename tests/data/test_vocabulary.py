@@ -225,6 +225,7 @@ CONFIG = Vocabulary(labels=((1, "a"),)).to_config()
         CONFIG | {"labels": [[True]]},
         CONFIG | {"x_size": -1},
         CONFIG | {"x_size": 1.0},
+        CONFIG | {"pos_size": -1},
         CONFIG | {"weighted": 1},
     ],
 )

@@ -1,5 +1,6 @@
 """Aligned distances: positions of vertices reach the network as mixtures of Gaussian bins."""
 
+import json
 import re
 import warnings
 from dataclasses import replace
@@ -8,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from samples import collect, random_graph, renumber
+from samples import collect, random_graph, renumber, run_command
 from torch.testing import assert_close
 
 from softperm import PiGNNAligner, PiGNNClassifier, PiGNNRegressor
@@ -230,7 +231,7 @@ def test_an_aligner_reads_positions():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", UniformPermutationsWarning)
         aligner.fit(graphs)
-    moved = positioned([nx.path_graph(n) for n in (3, 4, 5)], dimensions=2)
+    moved = graphs[3:]  # the same graphs at other positions
     assert not np.array_equal(aligner.transform(graphs[:3]), aligner.transform(moved))
 
 
@@ -272,6 +273,24 @@ def with_value(value: object) -> list[nx.Graph]:
 def test_unusable_positions_are_errors_that_name_the_graph(graphs, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
         PiGNNRegressor(distance_bins=3, **SMALL).fit(graphs, np.arange(10.0))
+
+
+def test_positions_have_as_many_coordinates_as_in_training(tmp_path):
+    rings = positioned([nx.cycle_graph(n) for n in (3, 4, 5, 6)])
+    flat = positioned([nx.cycle_graph(4)], dimensions=2)
+    sentence = "it has pos of 2 values a vertex, but the model was trained on graphs with pos of 3"
+    model = PiGNNRegressor(distance_bins=3, **SMALL)
+    with pytest.raises(ValueError, match=f"^validation: graph 0: {sentence}"):
+        model.fit(rings, np.arange(4.0), validation=(flat, [0.0]))
+    model.fit(rings, np.arange(4.0)).save(tmp_path / "model")
+    with pytest.raises(ValueError, match=f"^graph 0: {sentence}"):
+        model.predict(flat)
+    rows, out = [nx.node_link_data(graph, edges="links") for graph in [*rings, *flat]], tmp_path
+    (out / "rings.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    done = run_command("predict", out / "model", out / "rings.jsonl", "--out", out / "p.csv")
+    assert done.exit_code == 0, done.output
+    assert "1 of 5 graphs have no result" in done.stderr
+    assert sentence in done.stderr
 
 
 def test_graphs_of_too_many_vertices_are_refused(monkeypatch):

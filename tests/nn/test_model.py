@@ -161,6 +161,22 @@ def test_a_users_head_without_known_symmetries_is_the_same_without_gradients(hea
     close(ours, head(views).detach(), 1e-12)
 
 
+@pytest.mark.parametrize("size", [4, 16])
+@pytest.mark.parametrize("graphs", [2, MANY_GRAPHS])
+def test_a_head_refuses_views_of_another_size(size, graphs):
+    """However many graphs there are, and without reading past the end of a row."""
+    head = MLPHead([9], outputs=2).eval()
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"shape"):
+        head([torch.ones(graphs, size)])
+
+
+def test_a_head_in_training_drops_entries_also_without_gradients():
+    head, views = MLPHead([9], outputs=2, drop=0.5).train(), [torch.rand(MANY_GRAPHS, 9)]
+    with torch.no_grad():
+        ours = head(views)
+    torch.testing.assert_close(ours, head(views).detach())
+
+
 @both_precisions
 @pytest.mark.parametrize("scaling", ["log", "standard", "log-standard"])
 @pytest.mark.parametrize("compare", ["inner", "cosine"])

@@ -225,6 +225,23 @@ def test_half_precision_scores_are_transported_in_single_precision():
     assert_close(d.sum(1), torch.ones(len(d)))
 
 
+@pytest.mark.parametrize("capacity", [None, 12])
+@pytest.mark.parametrize("iterations", [1, 2, 100])
+def test_merged_vertices_have_the_plan_of_training_after_any_number_of_iterations(
+    iterations, capacity
+):
+    """Also before the iteration has converged, where the plan depends on its start."""
+    normaliser = partial(sinkhorn, iterations=iterations, tolerance=0.0)
+    compare = perm.CosineComparison(temperature=0.02).double()  # converges slowly
+    made = permutation(normaliser=normaliser, compare=compare, capacity=capacity)
+    batch = BATCH.clone()
+    batch.structure = torch.tensor([[1.0, 0.0], [2.0, 1.0], [0.0, 1.0]]).to(BATCH.structure)
+    batch.structure = batch.structure[torch.arange(sum(SIZES)) % 3 * (torch.arange(19) % 2)]
+    with torch.no_grad():
+        ours = made(batch)
+    assert_close(ours, made(batch).detach())
+
+
 def test_there_must_be_a_latent_vertex():
     with pytest.raises(ValueError, match="at least 1 latent vertex; got 0"):
         perm.SoftPermutation(LinearEncoder(2, HIDDEN), 0, HIDDEN)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from samples import collect, random_graph
 from torch import nn
+from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from softperm.nn.permutation import align_adjacency, align_edge_attributes
@@ -39,6 +40,9 @@ def test_the_kernels_serve_the_cpu_without_gradients_only():
         assert answers == [False]
     with torch.inference_mode():
         assert forward_only(x)
+    with torch.no_grad(), forward_ad.dual_level():
+        assert forward_only(x)
+        assert not forward_only(forward_ad.make_dual(x, x))  # its tangent would be lost
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,6 +86,15 @@ def test_aligned_edges_are_the_products_of_training(dtype, p):
     with torch.no_grad():
         alone = align_adjacency(d, edges, batch.ptr, weight[:, 0], canonical=True)
     close(alone, ours[..., 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_edges_may_be_of_half_precision(dtype):
+    batch = collect([random_graph(n, seed=n) for n in (5, 8)]).batch(torch.arange(2))
+    d, weight = drawn(int(batch.ptr[-1]), 3), torch.ones(batch.edge_index.shape[1]).to(dtype)
+    plain = align_adjacency(d, batch.edge_index, batch.ptr, canonical=True)
+    with torch.no_grad():
+        close(align_adjacency(d, batch.edge_index, batch.ptr, weight, canonical=True), plain)
 
 
 def test_graphs_without_edges_and_without_vertices_are_aligned_to_zeros():
@@ -129,10 +142,10 @@ def test_the_joined_layer_is_layer_norm_and_a_linear_layer(
 def test_entries_that_hardly_differ_do_not_cancel(distance):
     """Against float64, the joined layer is as exact as the two layers."""
     torch.manual_seed(0)
-    x = 1 + distance * symmetric(20, 6, 2, torch.float32)
+    x = 1 + distance * symmetric(20, 20, 2, torch.float32)
     norm, linear = nn.LayerNorm(x.shape[1]), nn.Linear(x.shape[1], 9)
     with torch.no_grad():
-        ours, plain = normalised_linear(x, norm, linear, entries(6, 2)), linear(norm(x))
+        ours, plain = normalised_linear(x, norm, linear, entries(20, 2)), linear(norm(x))
         exact = linear.double()(norm.double()(x.double()))
     assert (ours - exact).abs().max() <= 1e-5 + 2 * (plain - exact).abs().max()
 

@@ -15,6 +15,7 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 from samples import run_command
 
+from softperm import PiGNNRegressor
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.molecules import QM9_UNITS, match_positions
 
@@ -149,6 +150,20 @@ def test_variants_of_the_recipe_are_evaluated_together(write_qm9: Callable, tmp_
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "QM9-r2 pi-gnn+linear-fit+positions" in done.stdout
+
+
+@pytest.mark.parametrize(("model", "coordinates"), [("pi-gnn", 0), ("pi-gnn+positions", 3)])
+def test_the_model_that_is_kept_has_positions_if_it_reads_them(
+    model: str, coordinates: int, write_qm9: Callable, tmp_path: Path
+) -> None:
+    root, out = write_qm9(), tmp_path / "table"
+    done = run_command(
+        "evaluate", "--recipe", "qm9-table", "--models", model, "--target", "r2", "--epochs", 1,
+        "--data-root", root, "--device", "cpu", "--out", out, "--keep-best",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    kept = PiGNNRegressor.load(out / "best" / "QM9-r2" / "model")
+    assert kept.vocabulary_.pos_size == coordinates
 
 
 def test_without_positions_the_rest_arrives(write_qm9: Callable) -> None:
