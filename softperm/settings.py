@@ -355,7 +355,10 @@ class ModelConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.permute_by == "encoded" and self.encoded == "none":
-            raise ValueError("permute_by encoded needs encoded vertices: set encoded to both")
+            raise ValueError(
+                "permute_by encoded needs encoded vertices: set encoded to both, or permute_by to "
+                "mixed"
+            )
         Rule("", int, at_least=1).check("outputs", self.outputs)
         Rule("", int, at_least=1, optional=True).check("capacity", self.capacity)
         Rule("", bool).check("weighted", self.weighted)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softperm.cli.console import hint_at_resuming, logging_to, print_result, ready_folder
+from softperm.cli.console import (
+    hint_at_resuming,
+    lines,
+    logging_to,
+    print_result,
+    ready_folder,
+)
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
 from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise, output_option
 from softperm.progress import progress_bars
@@ -127,8 +133,7 @@ def evaluate(
     models = _listed(model) or plan.models
     if not models:
         raise ValueError(f"recipe {plan.name} names no models: name some with --models")
-    for name in models:
-        make_contender(plan, name)  # says what is wrong before anything is loaded
+    tried = [make_contender(plan, name) for name in models]  # errors before anything is loaded
     targets: list[str] = []
     if data is None:
         wanted = replace(plan, targets=_targets(plan, _listed(target)))
@@ -137,7 +142,10 @@ def evaluate(
             targets += [f"{name}-{t}" for t in wanted.targets] or [name]
         loaders = [_loader(wanted, name, data_root, seed) for name in names]
     else:
-        own = _own(plan, data, target, task, smiles_column, symmetrise, seed, folds)
+        configurations_tried = chain.from_iterable(each.configurations for each in tried)
+        fields = FieldNames(positions=any(c.get("distance_bins") for c in configurations_tried))
+        with lines():
+            own = _own(plan, data, target, task, smiles_column, symmetrise, seed, folds, fields)
         loaders = [lambda: own]
     if keep_best and not any(name.partition("+")[0] in PI_GNN for name in models):
         raise ValueError("--keep-best trains a π-GNN: name one with --models, such as pi-gnn")
@@ -374,23 +382,33 @@ def _own(
     symmetrise: bool,
     seed: int,
     folds: int,
+    fields: FieldNames,
 ) -> _Source:
     """The user's own graphs with the splits of a recipe."""
     from softperm.data.datasets.catalogue import catalogue_spelling
     from softperm.lab.evaluation_data import from_graphs
     from softperm.training.sources import choose_task, from_file, read_file
 
-    wanted = list(_listed(target)) or None
-    with progress_bars() as report:
-        file = read_file(data, wanted, smiles_column, symmetrise, progress=report, strict=True)
+    columns = (list(_listed(target)) or None, smiles_column, symmetrise)
+
+    def read(fields: FieldNames) -> Any:
+        with progress_bars() as report:
+            return read_file(data, *columns, fields=fields, progress=report, strict=True)
+
+    file = read(fields)
     kind = choose_task(task, file)
-    training = partial(from_file, file, kind, test_fraction=0.0, seed=seed)
-    examples = training(validation_fraction=0.0)
+    examples = from_file(file, kind, test_fraction=0.0, validation_fraction=0.0, seed=seed)
+
+    def training(_: str, settings: Mapping[str, Any]) -> TrainingData:
+        own = FieldNames.of(settings)
+        chosen, share = file if own == fields else read(own), settings["validation_fraction"]
+        return from_file(chosen, kind, test_fraction=0.0, validation_fraction=share, seed=seed)
+
     y = examples.y if kind == "classification" else examples.y.double()
     known = catalogue_spelling(file.name) is not None
     name = f"{file.name}-file" if known else file.name  # not the paper's
     return _Source(
         from_graphs(recipe, name, examples.graphs, y, kind, seed, folds),
         () if examples.classes is None else tuple(map(str, examples.classes)),
-        lambda _, settings: training(validation_fraction=settings["validation_fraction"]),
+        training,
     )

@@ -219,8 +219,8 @@ def _read(
         problems = file.problems
         if problems:
             log(
-                f"{len(problems):,} rows cannot be read and are left out, {PROBLEMS} in the run "
-                f"folder lists them; the first: {problems[0]}"
+                f"left out {len(problems):,} row{'s' * (len(problems) > 1)} that cannot be read, "
+                f"{PROBLEMS} in the run folder lists them; the first: {problems[0]}"
             )
         kind = sources.choose_task(task, file)
         change = "; --task changes this" if task == "auto" else ""

@@ -266,9 +266,14 @@ def warn_removed_edges(
 ) -> None:
     """Warn of self-loops and duplicate edges removed from some of the graphs, if there are any."""
     if changed:
+        removed = [
+            f"{number:,} {kind}{'s' * (number > 1)}"
+            for number, kind in ((loops, "self-loop"), (duplicates, "duplicate edge"))
+            if number
+        ]
+        first = "; of an edge listed twice the first listing stays" * (duplicates > 0)
         warnings.warn(
-            f"removed {loops} self-loops and {duplicates} duplicate edges from {changed} of "
-            f"{count} graphs; of an edge listed twice the first listing stays",
+            f"removed {' and '.join(removed)} from {changed:,} of {count:,} graphs{first}",
             stacklevel=stacklevel,
         )
 

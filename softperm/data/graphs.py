@@ -230,7 +230,8 @@ def read_data(data: Data) -> RawGraph:
 
     count, known = _count_vertices(data), (*_PYG_VERTICES, *_PYG_EDGES, *_PYG_OTHERS)
     others = [key for key in data.keys() if key not in known]  # noqa: SIM118, an object of PyG
-    vertices = [*_PYG_VERTICES, *(key for key in others if data.is_node_attr(key))]
+    of_vertices = (key for key in others if key == "pos" or data.is_node_attr(key))
+    vertices = [*_PYG_VERTICES, *of_vertices]
     edges = [*_PYG_EDGES, *(key for key in others if data.is_edge_attr(key))]
     return RawGraph(
         num_nodes=count,

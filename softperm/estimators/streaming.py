@@ -624,6 +624,11 @@ def _check_identity(folder: Path, identity: dict[str, Any], keep: bool) -> None:
             )
         for path in parts:
             path.unlink()
+    others = [path.name for path in folder.iterdir() if not path.name.startswith(("part-", "run."))]
+    if keep and others and not marker.exists():
+        raise ValueError(
+            f"{folder} holds other files, such as {min(others)}: choose a new or empty folder"
+        )
     write_atomically(marker, text)
 
 

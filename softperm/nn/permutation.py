@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from softperm.data.collection import GraphBatch
 from softperm.ops.inference import EqualRows, align_edges, equal_rows, forward_only
 from softperm.ops.layers import vertex_linear
+from softperm.ops.operators import has_values
 from softperm.ops.ragged import owners, pool, propagate
 from softperm.ops.transport import sinkhorn, softmax
 
@@ -426,8 +427,9 @@ def align_distances(
     .. math:: (G_k)_{uv} = g_k(\|x_u - x_v\|) \text{ for } u \ne v, \quad (G_k)_{uu} = 0
 
     Distances are the same however a graph is rotated, moved or renumbered. A vertex is paired with
-    the vertices of its own graph alone, in a row that has room for the largest graph: the cost is
-    V · N · K · P. Gradients reach D and the functions, not the positions.
+    the vertices of its own graph alone, in a row that has room for the largest graph among those
+    computed together (on a GPU, of the batch): the cost is V · N · K · P. Gradients reach D and the
+    functions, not the positions.
 
     Args:
         d: soft permutations of all graphs, vertices laid end to end.
@@ -447,10 +449,12 @@ def align_distances(
     vertices = torch.arange(len(d), device=d.device)
     graph = owners(ptr, len(d))  # (V,), B for a vertex outside every graph
     first, size = ptr[graph], torch.nn.functional.pad(ptr.diff(), (0, 1))[graph]  # (V,), (V,)
-    place = torch.arange(largest, device=d.device)  # (N,)
+    readable = ptr.device.type == "cpu" and has_values(ptr)
     pos = pos.detach().to(d.dtype)
     rows = []
     for u in vertices.split(max(1, PAIRS_AT_ONCE // max(1, largest))):
+        room = int(size[u].max()) if readable and len(u) else largest
+        place = torch.arange(room, device=d.device)  # (N,)
         v = first[u, None] + place  # (v, N)
         pair = (place < size[u, None]) & (v != u[:, None])
         v = torch.where(pair, v, 0)

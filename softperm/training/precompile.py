@@ -88,7 +88,7 @@ def operator_calls(model: nn.Module, batch: GraphBatch) -> list[Call]:
         try:
             outputs = functional_call(model, tensors, (copy.copy(batch).to("meta"),))
             torch.autograd.grad(outputs.sum(), learnt, allow_unused=True)
-        except (NotImplementedError, RuntimeError):
+        except Exception:  # of any network: its kernels compile at their first launch
             return []
     return recorder.calls
 

@@ -353,3 +353,30 @@ def test_a_learning_rate_that_decays_has_validation_graphs_also_in_the_model_tha
     assert done.exit_code == 0, done.output
     assert "held out to decay the learning rate" in done.output
     assert (out / "best" / "rings" / "model" / "model.safetensors").exists()
+
+
+def test_positions_of_own_graphs_are_read_for_the_systems_that_ask_for_them(
+    tmp_path, one_quick_picture
+):
+    """The model that is kept, which reads none, predicts on files with and without them."""
+    graphs, classes = rings_and_cliques(12)
+    for graph in graphs:
+        for v in graph:
+            graph.nodes[v]["pos"] = [float(v), 1.0, 0.5]
+    file = write_json_lines(tmp_path / "a.jsonl", graphs, y=classes)
+    recipe = tmp_path / "places.toml"
+    recipe.write_text(
+        'datasets = ["MUTAG"]\nmodels = ["pi-gnn+places", "forest"]\nedges = true\n'
+        "[training]\nepochs = 2\n[grid]\nhidden = [4]\n"
+        "[variants]\nplaces = { distance_bins = 3 }\n"
+    )
+    options = ("--folds", 2, "--final-runs", 1, "--keep-best", "--recipe", recipe, "--data", file)
+    done = run_command("evaluate", *options, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    kept = tmp_path / "run" / "best" / "a" / "model"
+    assert run_command("predict", kept, file, "--out", tmp_path / "p.csv").exit_code == 0
+    done = run_command("evaluate", *options, "--models", "forest,pi-gnn", "--out", tmp_path / "b")
+    assert done.exit_code == 0, done.output
+    assert "warning: these vertex attributes are not used: pos" in done.output
+    kept = tmp_path / "b" / "best" / "a" / "model"
+    assert run_command("predict", kept, file, "--out", tmp_path / "q.csv").exit_code == 0

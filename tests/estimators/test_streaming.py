@@ -389,3 +389,16 @@ def test_a_result_that_is_not_finite_is_a_problem_of_its_row(tmp_path, vectors):
     assert "nan" not in "".join(lines)
     with pytest.raises(ValueError, match="is not a finite number"):
         replace(working, strict=True, folder=tmp_path / "strict")(next(read_shards(path)))
+
+
+def test_parts_are_not_written_among_other_files(trained, tmp_path):
+    """Such as those of a training run, whose folder is easily named by mistake."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    table = tmp_path / "a.csv"
+    table.write_text("smiles\nCC\n")
+    done = run_command("predict", trained[1], table, "--out", tmp_path / "run")
+    assert done.exit_code == 2
+    assert "holds other files, such as config.json: choose a new or empty folder" in done.output
+    assert (tmp_path / "run" / "config.json").read_text() == "{}"
+    assert not list((tmp_path / "run").glob("part-*"))

@@ -310,3 +310,31 @@ def test_smiles_have_no_positions():
     pytest.importorskip("rdkit")
     with pytest.raises(ValueError, match=r"^graph 0: it has no positions"):
         PiGNNRegressor(distance_bins=3, **SMALL).fit(["CCO", "CC"], [1.0, 2.0])
+
+
+def test_small_graphs_beside_a_large_one_cost_no_more_than_their_own_pairs(monkeypatch):
+    monkeypatch.setattr(permutation, "PAIRS_AT_ONCE", 400)
+    sizes = [100, *[5] * 60]
+    ptr = torch.tensor([0, *sizes]).cumsum(0)
+    pos, d = torch.randn(400, 3), torch.rand(400, 4)
+    pairs = []
+
+    def weigh(distance):
+        pairs.append(distance.numel())
+        return distance[..., None]
+
+    aligned = align_distances(d, pos, ptr, weigh)
+    assert sum(pairs) <= 100 * 100 + 300 * 5 + 4 * 100
+    for b in range(len(sizes)):
+        own = slice(ptr[b], ptr[b + 1])
+        expected = d[own].T @ torch.cdist(pos[own], pos[own]) @ d[own]
+        torch.testing.assert_close(aligned[b, ..., 0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_positions_of_too_few_vertices_are_named():
+    short = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=3, pos=torch.zeros(2, 3))
+    clf = PiGNNClassifier(distance_bins=2, epochs=1, progress=False)
+    with pytest.raises(ValueError, match="graph 0: pos has 2 rows"):
+        clf.fit([short, short], [0, 1])
+    with pytest.warns(UserWarning, match="are not used: pos"):
+        as_graphs([short])
