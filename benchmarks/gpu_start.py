@@ -77,10 +77,10 @@ class Compilations:
         knobs.compilation.listener = self._listen
         compile_kernels = cuda_graphs.compile_kernels
 
-        def watched(*given) -> None:
+        def watched(*given, **named) -> None:
             self.ahead = True
             if not at_launch:
-                compile_kernels(*given)
+                compile_kernels(*given, **named)
             self.ahead = False
 
         cuda_graphs.compile_kernels = watched

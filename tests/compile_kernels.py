@@ -14,6 +14,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
 from softperm.ops import gpu_normalisation as normalisation
+from softperm.ops.equal_rows import equal_rows
 from softperm.ops.ragged import gpu as ragged
 from softperm.ops.transport import Problem, pose
 from softperm.ops.transport import gpu as transport
@@ -69,6 +70,8 @@ def mini_batches(index: list[list[int]], vertices: int, edges: int) -> None:
     gpu_kernels.rows(graphs.structure, item)
     gpu_kernels.rows(graphs.label, item, -1)
     gpu_kernels.attributes(graphs.label, graphs.label_sizes, graphs.x, item)
+    equal = equal_rows(graphs.structure, graphs.ptr)
+    gpu_kernels.lay_out_equal(graphs.ptr, equal, torch.tensor(index), at.ptr, vertices, vertices)
 
 
 def stacked_training() -> None:

@@ -265,6 +265,11 @@ class PiGNN(nn.Module):
         self.config = config
 
     @property
+    def changes_attributes(self) -> bool:
+        """Whether permutations read other attributes than those of a batch, up to scaling."""
+        return not all(isinstance(part, nn.Identity) for part in (self.embedding, self.drop))
+
+    @property
     def capturable(self) -> bool:
         """Whether CUDA graphs can replay it, because nothing in it reads tensors on the host."""
         return self.config is not None  # parts put together by hand may

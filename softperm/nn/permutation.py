@@ -17,9 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch
-from softperm.ops.inference import EqualRows, align_edges, equal_rows, forward_only
+from softperm.ops.equal_rows import EqualRows, equal_rows
+from softperm.ops.inference import align_edges, forward_only
 from softperm.ops.layers import vertex_linear
-from softperm.ops.operators import has_values
+from softperm.ops.operators import has_values, is_tracked
 from softperm.ops.ragged import owners, pool, propagate
 from softperm.ops.transport import sinkhorn, softmax
 
@@ -158,18 +159,30 @@ class SoftPermutation(nn.Module):
         """
         x = self.features(batch).to(self.latent.dtype)
         dustbin = self.dustbin if dustbin is None else dustbin
-        mergeable = self._gives_equal_rows(dustbin) and forward_only(x, batch.ptr)
-        rows = equal_rows(x, batch.ptr) if mergeable else None
+        rows = self._equal_rows(x, batch)
         if rows is None:
             return self._plan(x, batch, dustbin)
-        plan = self._plan(x[rows.first], batch, None, rows)  # (U, P)
-        return (plan / rows.count[:, None])[rows.place]
+        plan = self._plan(rows.select(x), batch, dustbin, rows)  # (U, P)
+        return rows.expand(plan / rows.count.clamp(min=1)[:, None])
 
-    def _gives_equal_rows(self, dustbin: Float[Tensor, ""] | None) -> bool:
-        """Whether equal vertices have equal rows in D, and several of them may be one row."""
+    @property
+    def merges(self) -> bool:
+        """Whether vertices with equal features have equal rows in D."""
         function = getattr(self.normaliser, "func", self.normaliser)
-        by_itself = getattr(self.encoder, "by_itself", False)
-        return by_itself and dustbin is None and function in (sinkhorn, softmax)
+        return getattr(self.encoder, "by_itself", False) and function in (sinkhorn, softmax)
+
+    def _equal_rows(self, x: Float[Tensor, "V F"], batch: GraphBatch) -> EqualRows | None:
+        """The vertices that can be encoded and transported together, if they are many.
+
+        A batch of fixed shape has them in ``equal``, by the name of the features.
+        """
+        if not self.merges or (torch.is_grad_enabled() and x.requires_grad):
+            return None
+        if batch.get("equal") is not None:
+            return batch.equal.get(self.features.__name__)
+        readable = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+        readable = readable and has_values(x, batch.ptr) and not is_tracked(x)
+        return equal_rows(x, batch.ptr) if readable else None
 
     def _plan(
         self,
@@ -178,23 +191,19 @@ class SoftPermutation(nn.Module):
         dustbin: Float[Tensor, ""] | None,
         merged: EqualRows | None = None,
     ) -> Float[Tensor, "V P"]:
-        """The soft permutation of vertices, or of rows that stand for several equal vertices each.
-
-        A row of mass k and scores S + log k is equivalent to k rows of mass 1 and scores S.
-        """
+        """The soft permutation of vertices, or of rows that stand for several equal vertices."""
         x = nn.functional.pad(x, (0, 0, 0, 1))  # (V + 1, F): the padding vertex, all zeros
         q = self.encoder(x, batch.edge_index, batch.ptr)  # (V + 1, H)
         scores = self.compare(q, self.latent)  # (V + 1, P)
         if scores.dtype in {torch.float16, torch.bfloat16}:
             scores = scores.float()  # the transport needs float32's range and precision
         scores, padding = scores.split([len(scores) - 1, 1])  # (V, P), (1, P)
-        rows: dict[str, Any] = {}
-        if batch.get("largest") is not None:
-            rows["largest"] = batch.largest
-        ptr = batch.ptr
+        ptr, rows = batch.ptr, dict[str, Any]()
         if merged is not None:
-            rows["row_mass"] = merged.count.to(scores.dtype)
-            scores, ptr = scores + rows["row_mass"].log()[:, None], merged.ptr
+            ptr = merged.ptr
+            rows = {"largest": merged.largest, "row_mass": merged.count.to(scores.dtype)}
+        elif batch.get("largest") is not None:
+            rows["largest"] = batch.largest
         if self.capacity is not None:  # all padding vertices of a graph are one row with their mass
             mass = (self.capacity - batch.ptr.diff()).clamp(min=0).to(scores.dtype)  # (B,)
             rows |= {"padding": padding.squeeze(0), "padding_mass": mass}

@@ -1,16 +1,12 @@
 """Kernels for the CPU where no gradient is needed: nothing equal or zero is computed again.
 
-Graphs have few distinct vertices before messages are exchanged: a molecule of 22 atoms has about
-four elements. :func:`equal_rows` finds them, so that a network encodes and transports each of them
-once. :func:`align_edges` aligns all channels of the edges in one pass, and reads each undirected
+:func:`align_edges` aligns all channels of the edges in one pass, and reads each undirected
 edge once. :func:`normalised_linear` reads aligned matrices, which are symmetric and zero for the
 labels that a graph does not have. All give the numbers of the operators that training uses, up to
 rounding.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +19,6 @@ from softperm.ops.ragged import FAST
 from softperm.parallel import over_ranges
 
 _HALF = (torch.float16, torch.bfloat16)
-FEWER = 0.75  # share of distinct rows above which merging is not worth its gathers
 
 
 def forward_only(*tensors: Tensor) -> bool:
@@ -35,87 +30,6 @@ def forward_only(*tensors: Tensor) -> bool:
         and has_values(*tensors)
         and not any(map(is_tracked, tensors))  # forward mode has gradients within no_grad
     )
-
-
-@dataclass(frozen=True)
-class EqualRows:
-    """The distinct rows of each graph.
-
-    Attributes:
-        first: a vertex with each distinct row, those of one graph after those of another.
-        count: number of vertices of its graph with that row.
-        ptr: where each graph's distinct rows begin, with the total at the end.
-        place: the distinct row of each vertex: ``x[first][place]`` equals ``x``.
-    """
-
-    first: Int[Tensor, " U"]
-    count: Int[Tensor, " U"]
-    ptr: Int[Tensor, " B1"]
-    place: Int[Tensor, " V"]
-
-
-def equal_rows(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> EqualRows | None:
-    """The distinct rows of each graph, compared bit by bit; None if most rows are distinct.
-
-    >>> x, ptr = torch.tensor([[1.0], [2.0], [1.0], [1.0], [1.0]]), torch.tensor([0, 3, 5])
-    >>> rows = equal_rows(x, ptr)
-    >>> rows.first.tolist(), rows.count.tolist(), rows.ptr.tolist(), rows.place.tolist()
-    ([0, 1, 3], [2, 1, 2], [0, 2, 3], [0, 1, 0, 2, 2])
-    """
-    check_offsets(ptr[None], len(x))
-    if ptr.numel() < 2 or int(ptr[0]) != 0 or int(ptr[-1]) != len(x) or not x.shape[1]:
-        return None
-    bits = x.detach().contiguous().numpy().view(np.uint32)  # (V, F) or, of float64, (V, 2 F)
-    first, count, place = np.empty((3, len(x)), dtype=np.int64)
-    new_ptr = np.zeros(ptr.numel(), dtype=np.int64)
-    distinct = _equal_rows(bits, ptr.long().contiguous().numpy(), first, count, new_ptr, place)
-    if distinct > FEWER * len(x):
-        return None
-    arrays = (first[:distinct], count[:distinct], new_ptr, place)
-    return EqualRows(*map(torch.from_numpy, arrays))
-
-
-@kernel
-def _equal_rows(bits, ptr, first, count, new_ptr, place):
-    """Fills the arrays of :class:`EqualRows` with a hash table for each graph; returns U."""
-    table = np.empty(2, np.int64)
-    distinct = 0
-    for g in range(len(ptr) - 1):
-        slots = 2
-        while slots < 2 * (ptr[g + 1] - ptr[g]):
-            slots *= 2
-        if slots > len(table):
-            table = np.empty(slots, np.int64)
-        table[:slots] = -1
-        for v in range(ptr[g], ptr[g + 1]):
-            slot = _hash(bits[v]) % slots
-            while table[slot] >= 0 and not _same(bits[first[table[slot]]], bits[v]):
-                slot = (slot + 1) % slots
-            if table[slot] < 0:
-                table[slot], first[distinct], count[distinct] = distinct, v, 0
-                distinct += 1
-            place[v] = table[slot]
-            count[place[v]] += 1
-        new_ptr[g + 1] = distinct
-    return distinct
-
-
-@inner
-def _hash(row):
-    """A sum of products, which the processor computes side by side, with its bits spread."""
-    value = np.uint32(0)
-    for k in range(len(row)):
-        value += row[k] * np.uint32((2 * k + 1) * 0x7FEB352D)
-    value = np.uint32((value ^ (value >> np.uint32(15))) * np.uint32(0x846CA68B))
-    return np.int64(value ^ (value >> np.uint32(16)))
-
-
-@inner
-def _same(row, other):
-    for k in range(len(row)):  # noqa: SIM110 - numba compiles no generators here
-        if row[k] != other[k]:
-            return False
-    return True
 
 
 def align_edges(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.nn.model import evaluating
-from softperm.pyg import Data
-from softperm.training.data import BatchShape, gather
+from softperm.training.data import BatchShape, Equal, equal_features, fixed_batch, gather
 from softperm.training.precompile import compile_kernels
 from softperm.training.tasks import Task, mean_loss
 
@@ -128,6 +126,7 @@ class FixedShapeStep:
         batches: typical mini-batches, of which none is larger than the first.
         margin: factor on the numbers of vertices and edges of the largest mini-batch.
         restored: tensors that the step changes in place; the capture restores their values.
+        equal: the equal vertices of the collection, on the host.
     """
 
     def __init__(
@@ -138,27 +137,28 @@ class FixedShapeStep:
         batches: Sequence[Int[Tensor, " _"]],
         margin: float = 1.0,
         restored: Sequence[Tensor] = (),
+        equal: Equal | None = None,
     ) -> None:
         self.source, self.size = source, len(batches[0])
-        most = BatchShape.largest(BatchShape.for_batches(source, part) for part in batches)
-        self.shape = BatchShape.of(
-            int(most.vertices * margin), int(most.edges * margin), int(source.sizes.max())
-        )
+        self.equal = equal or {}
+        most = BatchShape.largest(self._shape_of(part) for part in batches)
+        self.shape = most.grown(margin, int(source.sizes.max()))
+        rows = {name: merged.to(graphs.ptr.device) for name, merged in self.equal.items()}
 
         def run(index: Int[Tensor, "1 b"]) -> tuple[Tensor, ...]:
-            tensors, present = gather(graphs, index, self.shape)
+            tensors, present = gather(graphs, index, self.shape, rows)
             arrays = {name: tensor[0] for name, tensor in tensors.items()}
-            batch = Data(**arrays, canonical=True, largest=self.shape.graph)
-            return step(cast(GraphBatch, batch), index[0].clamp(min=0), present[0])
+            batch = fixed_batch(arrays, self.shape, rows)
+            return step(batch, index[0].clamp(min=0), present[0])
 
         self.captured = CapturedStep(run, self._index(batches[0]).to(graphs.ptr.device), restored)
 
     def __call__(self, part: Int[Tensor, " _"]) -> tuple[Tensor, ...] | None:
         """The step's outputs, overwritten by the next call; None if the graphs are too large."""
-        need = BatchShape.for_batches(self.source, part)
-        if need.vertices > self.shape.vertices or need.edges > self.shape.edges:
-            return None
-        return self.captured(self._index(part))
+        return self.captured(self._index(part)) if self.shape.holds(self._shape_of(part)) else None
+
+    def _shape_of(self, part: Int[Tensor, " _"]) -> BatchShape:
+        return BatchShape.for_batches(self.source, part, self.equal)
 
     def _index(self, part: Int[Tensor, " _"]) -> Int[Tensor, "1 b"]:
         """The mini-batch, filled up with −1."""
@@ -198,8 +198,10 @@ class CapturedGradients:
             return loss.detach(), *torch.autograd.grad(loss, self.params, materialize_grads=True)
 
         model.train()
-        compile_kernels(model, source, graphs, batches[0])
-        self.step = FixedShapeStep(step, source, graphs, batches, MARGIN, list(model.buffers()))
+        equal = equal_features(source, model)
+        compile_kernels(model, source, graphs, batches[0], equal=equal)
+        buffers = list(model.buffers())
+        self.step = FixedShapeStep(step, source, graphs, batches, MARGIN, buffers, equal)
 
     def __call__(self, part: Int[Tensor, " _"]) -> Tensor | None:
         """Stores the gradients in the parameters; returns the loss, or None if not captured."""
@@ -238,6 +240,7 @@ class CapturedOutputs:
                 source,
                 graphs,
                 self.parts,
+                equal=equal_features(source, model),
             )
 
     def __call__(self) -> Tensor:

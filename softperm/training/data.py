@@ -15,21 +15,24 @@ import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softperm.data.collection import Collection, GraphBatch
 from softperm.data.datasets.splits import Split
 from softperm.data.vocabulary import Vocabulary
+from softperm.nn.permutation import SoftPermutation
+from softperm.ops.equal_rows import EqualRows, equal_rows
 from softperm.ops.layers import SHARE
+from softperm.pyg import Data
 from softperm.settings import ModelConfig, Settings, TrainingConfig, defaults
 from softperm.training.tasks import Task
 
@@ -337,49 +340,95 @@ class BatchShape:
         vertices: places for vertices; the last one always stays empty.
         edges: places for directed edges.
         graph: number of vertices of the largest graph.
+        distinct: places for the distinct rows of each kind of features; see :func:`equal_features`.
     """
 
     vertices: int
     edges: int
     graph: int
+    distinct: tuple[int, ...] = ()
 
     @classmethod
-    def for_batches(cls, graphs: Collection, index: Int[Tensor, "... b"]) -> BatchShape:
+    def for_batches(
+        cls, graphs: Collection, index: Int[Tensor, "... b"], equal: Equal | None = None
+    ) -> BatchShape:
         """The smallest shape for all of these mini-batches; −1 marks no graph."""
-        return cls.of(*(int(size.max()) for size in batch_sizes(graphs, index)))
+        return cls.of(*(int(size.max()) for size in batch_sizes(graphs, index, equal)))
 
     @classmethod
-    def of(cls, vertices: int, edges: int, graph: int) -> BatchShape:
+    def of(cls, vertices: int, edges: int, graph: int, *distinct: int) -> BatchShape:
         """The shape for ``vertices`` vertices, an empty one, and the padding vertex."""
-        return cls(-(-(vertices + 2) // SHARE) * SHARE - 1, edges, graph)
+        return cls(_places(vertices), edges, graph, tuple(map(_places, distinct)))
+
+    def grown(self, factor: float, graph: int) -> BatchShape:
+        """A larger shape, for graphs of up to ``graph`` vertices."""
+        vertices, edges, *distinct = (
+            int(size * factor) for size in (self.vertices, self.edges, *self.distinct)
+        )
+        return BatchShape.of(vertices, edges, graph, *distinct)
+
+    def holds(self, other: BatchShape) -> bool:
+        """Whether mini-batches of another shape fit into this one."""
+        sizes = ((s.vertices, s.edges, s.graph, *s.distinct) for s in (self, other))
+        return all(own >= needed for own, needed in zip(*sizes, strict=True))
 
     @classmethod
     def largest(cls, shapes: Iterable[BatchShape]) -> BatchShape:
         """The shape that is at least as large as each of the given ones."""
-        return cls(*map(max, zip(*map(astuple, shapes), strict=True)))
+        vertices, edges, graph, distinct = zip(*map(astuple, shapes), strict=True)
+        rows = tuple(map(max, zip(*distinct, strict=True)))
+        return cls(max(vertices), max(edges), max(graph), rows)
+
+
+def _places(rows: int) -> int:
+    """Places for ``rows`` rows and an empty one, to which a padding row is added."""
+    return -(-(rows + 2) // SHARE) * SHARE - 1
+
+
+Equal = Mapping[str, EqualRows]
+"""The equal vertices of all graphs of a collection, by the name of the features."""
+
+
+def equal_features(graphs: Collection, model: nn.Module) -> Equal:
+    """The vertices of each graph that the permutations of a network do not tell apart.
+
+    Args:
+        graphs: the collection.
+        model: the network, of which the training uses equal copies.
+
+    Returns:
+        For ``structure`` and ``attributes`` the distinct rows, where they are few enough and a
+        permutation reads them as they are; on the host.
+    """
+    permutations = [m for m in model.modules() if isinstance(m, SoftPermutation) and m.merges]
+    read = {getattr(m.features, "__name__", "") for m in permutations}
+    tables = {"structure": graphs.structure} if "structure" in read else {}
+    if "attributes" in read and not getattr(model, "changes_attributes", True):
+        parts = [part.float() for part in (graphs.label, graphs.x) if part is not None]
+        tables |= {"attributes": torch.cat(parts, dim=1)} if parts else {}
+    ptr = graphs.ptr.cpu()
+    rows = {name: equal_rows(table.float().cpu(), ptr) for name, table in tables.items()}
+    return {name: found for name, found in rows.items() if found is not None}
 
 
 def batch_sizes(
-    graphs: Collection, index: Int[Tensor, "*steps b"]
-) -> tuple[Int[Tensor, "*steps"], Int[Tensor, "*steps"], Int[Tensor, "*steps"]]:
+    graphs: Collection, index: Int[Tensor, "*steps b"], equal: Equal | None = None
+) -> tuple[Int[Tensor, "*steps"], ...]:
     """Vertices, directed edges, and vertices of the largest graph of each mini-batch.
 
-    −1 marks no graph.
+    They are followed by the distinct rows of each kind of features. −1 marks no graph.
     """
     present = (index >= 0).to(graphs.ptr.device)
     safe = index.clamp(min=0).to(graphs.ptr.device)
-    vertices, edges = (
-        torch.where(present, ptr[safe + 1] - ptr[safe], 0) for ptr in (graphs.ptr, graphs.edge_ptr)
+    offsets = [graphs.ptr, graphs.edge_ptr, *(rows.ptr for rows in (equal or {}).values())]
+    vertices, edges, *distinct = (
+        torch.where(present, ptr[safe + 1] - ptr[safe], 0) for ptr in offsets
     )  # (*steps, b)
-    return vertices.sum(-1), edges.sum(-1), vertices.amax(-1)
+    return vertices.sum(-1), edges.sum(-1), vertices.amax(-1), *(d.sum(-1) for d in distinct)
 
 
 def choose_shapes(
-    vertices: Int[Tensor, " S"],
-    edges: Int[Tensor, " S"],
-    graph: Int[Tensor, " S"],
-    most: int,
-    worth: float = 0.0,
+    sizes: Sequence[Int[Tensor, " S"]], most: int, worth: float = 0.0
 ) -> tuple[list[BatchShape], Int[Tensor, " S"]]:
     """Divides steps among a few shapes, from small to large.
 
@@ -387,9 +436,7 @@ def choose_shapes(
     most mini-batches need.
 
     Args:
-        vertices: number of vertices of each step.
-        edges: number of directed edges of each step.
-        graph: number of vertices of the largest graph of each step.
+        sizes: of each step, as :func:`batch_sizes` gives them; the first two decide.
         most: maximum number of shapes.
         worth: share of the largest shape that a further shape must save the average step.
 
@@ -397,17 +444,18 @@ def choose_shapes(
         The shapes, and which of them each step has.
 
     >>> steps = torch.tensor([10, 100, 11, 12])
-    >>> shapes, which = choose_shapes(steps, 2 * steps, steps // 5, most=2)
+    >>> shapes, which = choose_shapes([steps, 2 * steps, steps // 5], most=2)
     >>> [shape.edges for shape in shapes], which.tolist()
     ([24, 200], [0, 1, 0, 0])
     """
+    vertices, edges, *_ = sizes
     share = torch.maximum(
         vertices / vertices.max().clamp(min=1), edges / edges.max().clamp(min=1)
     )  # (S,), of the largest shape
     order = share.argsort()
     which, shapes, begin = torch.zeros_like(order), list[BatchShape](), 0
     for end in _cuts(share[order], most, worth):
-        largest = (int(size[order[:end]].max()) for size in (vertices, edges, graph))
+        largest = (int(size[order[:end]].max()) for size in sizes)
         shape = BatchShape.of(*largest)
         if not shapes or shape != shapes[-1]:
             shapes.append(shape)
@@ -440,7 +488,7 @@ def _cuts(share: Float[Tensor, " S"], most: int, worth: float) -> list[int]:
 
 
 def gather(
-    graphs: Collection, index: Int[Tensor, "M b"], shape: BatchShape
+    graphs: Collection, index: Int[Tensor, "M b"], shape: BatchShape, equal: Equal | None = None
 ) -> tuple[dict[str, Tensor], Bool[Tensor, "M b"]]:
     """The mini-batches of M models: the arrays of :meth:`Collection.batch` with a model axis.
 
@@ -452,16 +500,19 @@ def gather(
         graphs: the whole collection, on the device that trains.
         index: each model's graphs; −1 for none.
         shape: size of the arrays of one model.
+        equal: equal vertices of all graphs, on the same device.
 
     Returns:
-        Arrays by name, each with leading axis M, and which entries of ``index`` are graphs.
+        Arrays by name, each with leading axis M, and which entries of ``index`` are graphs. Those
+        of ``equal`` have names such as ``structure.starts``; see :func:`fixed_batch`.
     """
     if index.is_cuda:
         from softperm.training import gpu_kernels as kernels  # needs Triton
 
         arrange, take_rows, encode = kernels.lay_out, kernels.rows, kernels.attributes
+        merge = kernels.lay_out_equal
     else:
-        arrange, take_rows, encode = lay_out, rows, attributes
+        arrange, take_rows, encode, merge = lay_out, rows, attributes, lay_out_equal
     layout = arrange(graphs, index, shape.vertices, shape.edges)
     arrays = {
         "ptr": layout.ptr,
@@ -487,7 +538,23 @@ def gather(
         arrays["edge_weight"] = take_rows(graphs.edge_weight, layout.edge)
     for name, table in graphs.extra.items():
         arrays[name] = take_rows(table, layout.edge if name.startswith("edge") else layout.vertex)
+    for (name, merged), places in zip((equal or {}).items(), shape.distinct, strict=True):
+        fields = merge(graphs.ptr, merged, index, layout.ptr, shape.vertices, places)
+        arrays |= {f"{name}.{field}": array for field, array in fields.items()}
     return arrays, index >= 0
+
+
+def fixed_batch(
+    arrays: Mapping[str, Tensor], shape: BatchShape, equal: Equal | None = None
+) -> GraphBatch:
+    """The mini-batch of one model, from its arrays of :func:`gather`."""
+    fields = {name: array for name, array in arrays.items() if "." not in name}
+    merged = {
+        name: EqualRows(**{f: arrays[f"{name}.{f}"] for f in EQUAL_ARRAYS}, largest=rows.largest)
+        for name, rows in (equal or {}).items()
+    }
+    batch = Data(**fields, canonical=True, largest=shape.graph, equal=merged)
+    return cast("GraphBatch", batch)
 
 
 @dataclass(frozen=True)
@@ -523,6 +590,48 @@ def lay_out(graphs: Collection, index: Int[Tensor, "M b"], vertices: int, edges:
     ends = graphs.edge_index[:, edge.clamp(min=0)].long() + shift  # (2, M, E)
     ends = torch.where(edge >= 0, ends, _loops(ptr[:, -1:], edge, vertices))
     return Layout(ptr, vertex, edge, ends)
+
+
+EQUAL_ARRAYS = ("ptr", "starts", "order", "place")
+
+
+def lay_out_equal(
+    ptr: Int[Tensor, " B1"],
+    equal: EqualRows,
+    index: Int[Tensor, "M b"],
+    batch_ptr: Int[Tensor, "M b1"],
+    vertices: int,
+    distinct: int,
+) -> dict[str, Int[Tensor, "M _"]]:
+    """The arrays of :class:`EqualRows` for each model's graphs; ``gpu_kernels`` does it on a GPU.
+
+    Places without a distinct row have no vertices, and those without a vertex hold zeros.
+
+    Args:
+        ptr: where the vertices of each graph of the collection begin.
+        equal: the equal vertices of all graphs of the collection.
+        index: each model's graphs; −1 for none.
+        batch_ptr: position of each of these graphs' first vertex.
+        vertices: places for vertices.
+        distinct: places for distinct rows.
+    """
+    row_ptr, row, row_owner = _fill(equal.ptr, index, distinct + 1)
+    _, vertex, owner = _fill(ptr, index, vertices)
+    graph, row_graph = (index.clamp(min=0).gather(1, o) for o in (owner, row_owner))
+
+    def moved(table: Tensor, item: Tensor, change: Tensor, other: Tensor) -> Tensor:
+        return torch.where(item >= 0, table[item.clamp(min=0)] + change, other)
+
+    nothing = torch.zeros_like(batch_ptr[:, -1:])
+    by_vertex = batch_ptr.gather(1, owner) - ptr[graph]
+    by_row = batch_ptr.gather(1, row_owner) - ptr[row_graph]
+    place = row_ptr.gather(1, owner) - equal.ptr[graph]
+    return {
+        "ptr": row_ptr,
+        "starts": moved(equal.starts, row, by_row, batch_ptr[:, -1:]),  # (M, U + 1)
+        "order": moved(equal.order, vertex, by_vertex, nothing),  # (M, V)
+        "place": moved(equal.place, vertex, place, nothing),  # (M, V)
+    }
 
 
 def _fill(

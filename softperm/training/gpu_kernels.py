@@ -15,6 +15,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.jit import gpu_kernel
+from softperm.ops.equal_rows import EqualRows
 from softperm.training.data import Layout
 
 BLOCK = 1024  # parameters that one program updates
@@ -156,6 +157,29 @@ def _edges_kernel(
 
 
 @gpu_kernel(
+    do_not_specialize=["b", "room", "halvings"], do_not_specialize_on_alignment=["starts", "new"]
+)
+def _moved_kernel(
+    index, ptr, starts, table, old, new, out, b, room, halvings,
+    END: tl.constexpr, PLACES: tl.constexpr,
+):  # fmt: skip
+    """Program (j, m): entries of a table for the j-th block of places, counted from a new origin.
+
+    An entry of graph g counts from ``old[g]`` in the table, and from ``new`` of that graph among
+    model m's graphs in the result. A place without an item holds 0, or with END the end of ``new``.
+    """
+    m = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    item, owner = _item(index + m * b, ptr, starts + m * (b + 1), place, b, halvings)
+    real = item >= 0
+    graph = tl.load(index + m * b + owner, real, other=0)
+    value = tl.load(table + item, real, other=0) - tl.load(old + graph, real, other=0)
+    value += tl.load(new + m * (b + 1) + owner, real, other=0)
+    other = tl.load(new + m * (b + 1) + b) if END else 0
+    tl.store(out + m * room + place, tl.where(real, value, other), place < room)
+
+
+@gpu_kernel(
     do_not_specialize=["fill", "count", "F", "width"], do_not_specialize_on_alignment=["out"]
 )
 def _rows_kernel(
@@ -207,6 +231,32 @@ def lay_out(graphs: Collection, index: Tensor, vertices: int, edges: int) -> Lay
             b, edges, vertices, graphs.edge_index.shape[1], models, halvings, PLACES=PLACES,
         )  # fmt: skip
     return Layout(starts, vertex, edge, ends)
+
+
+def lay_out_equal(
+    ptr: Tensor, equal: EqualRows, index: Tensor, batch_ptr: Tensor, vertices: int, distinct: int
+) -> dict[str, Tensor]:
+    """See :func:`softperm.training.data.lay_out_equal`."""
+    models, b = index.shape
+    index = index.long().contiguous()
+    row_ptr, halvings = torch.empty_like(batch_ptr), b.bit_length()
+    block = max(GRAPHS, triton.next_power_of_2(b))
+    _starts_kernel[(models,)](index, equal.ptr, row_ptr, b, B=block)
+
+    def moved(own, begin, table, old, new, room, end):
+        out = index.new_empty(models, room)
+        _moved_kernel[(triton.cdiv(room, PLACES), models)](
+            index, own, begin, table, old, new, out, b, room, halvings, END=end, PLACES=PLACES
+        )
+        return out
+
+    by_row, by_vertex = (equal.ptr, row_ptr), (ptr, batch_ptr)
+    return {
+        "ptr": row_ptr,
+        "starts": moved(*by_row, equal.starts, *by_vertex, distinct + 1, True),
+        "order": moved(*by_vertex, equal.order, *by_vertex, vertices, False),
+        "place": moved(*by_vertex, equal.place, *by_row, vertices, False),
+    }
 
 
 def rows(table: Tensor, item: Tensor, fill: int = 0) -> Tensor:

@@ -25,7 +25,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from softperm.data.collection import Collection, GraphBatch
-from softperm.training.data import BatchShape, gather
+from softperm.training.data import BatchShape, Equal, fixed_batch, gather
 
 Call = tuple[OpOverload, tuple]
 """An operator and its arguments."""
@@ -39,6 +39,7 @@ def compile_kernels(
     graphs: Collection,
     index: Int[Tensor, " b"],
     more: Sequence[Callable[[], object]] = (),
+    equal: Equal | None = None,
 ) -> None:
     """Compiles the kernels of a network's training step; on devices without kernels does nothing.
 
@@ -48,21 +49,25 @@ def compile_kernels(
         graphs: the same collection on the device.
         index: the graphs of a typical mini-batch.
         more: further functions of the step that launch kernels.
+        equal: the equal vertices of the collection, on the host.
     """
     device = graphs.ptr.device
     if device.type != "cuda" or not len(index):
         return
-    index = index.cpu()
-    batch = source.batch(index)
+    index, equal = index.cpu()[None], equal or {}
+    shape = BatchShape.for_batches(source, index, equal)
+    arrays, _ = gather(source, index, shape, equal)
+    batch = fixed_batch({name: array[0] for name, array in arrays.items()}, shape, equal)
     batch.largest = int(source.sizes.max())  # as in steps of fixed shape
     key = (device, _form(model, batch))
     if key in _compiled:
         return
     _compiled.add(key)
-    one = index[source.sizes[index].argmax()].view(1, 1)
-    shape = BatchShape.for_batches(source, one)
+    one = index[:, source.sizes[index[0]].argmax()][None]
+    shape = BatchShape.for_batches(source, one, equal)
+    rows = {name: merged.to(device) for name, merged in equal.items()}
     functions = [partial(_call, *call, device) for call in _distinct(operator_calls(model, batch))]
-    functions += [partial(gather, graphs, one.to(device), shape), *more]
+    functions += [partial(gather, graphs, one.to(device), shape, rows), *more]
     _start_triton()
     with ThreadPoolExecutor(len(functions)) as pool:
         list(pool.map(partial(_try, device), functions))
@@ -116,7 +121,9 @@ def _form(model: nn.Module, batch: GraphBatch) -> tuple:
         for name, value in batch.to_dict().items()
         if isinstance(value, Tensor)
     )
-    return type(model), repr(getattr(model, "config", None)), parameters, fields, batch.largest
+    equal = batch.get("equal") or {}
+    largest = (batch.largest, *((name, rows.largest) for name, rows in equal.items()))
+    return type(model), repr(getattr(model, "config", None)), parameters, fields, largest
 
 
 def _distinct(calls: Sequence[Call]) -> list[Call]:

@@ -24,14 +24,16 @@ from softperm.data.collection import Collection
 from softperm.jit import kernel
 from softperm.nn.model import evaluating
 from softperm.parallel import over_ranges
-from softperm.pyg import Data
 from softperm.settings import ONE_MODEL_ONLY, TrainingConfig
 from softperm.training.cuda_graphs import CapturedStep, CapturePool, on_device
 from softperm.training.data import (
     BatchShape,
+    Equal,
     batch_sizes,
     choose_shapes,
     epoch_order,
+    equal_features,
+    fixed_batch,
     gather,
     index_batches,
 )
@@ -214,18 +216,22 @@ class Stack(Training):
         seeds: Sequence[int],
     ) -> None:
         """Captures the steps of an epoch, with shapes for all mini-batches of the training."""
-        self._compile(graphs, train)
+        equal = equal_features(graphs, self.models[0])
+        self._compile(graphs, train, equal)
+        self.equal = {name: rows.to(self.device) for name, rows in equal.items()}
         changed = [*self.tracker.tensors().values(), *self.best.values()]
         orders = epoch_orders(train, seeds, self.config, self.device)
         restored = [*self._tensors().values(), *self.tracker.tensors().values()]
-        self.train_epochs = StackedEpochs(self._train_step, orders, graphs, self.device, restored)
+        self.train_epochs = StackedEpochs(
+            self._train_step, orders, graphs, equal, self.device, restored
+        )
         if not self.validated:
             self.held = torch.zeros(0, device=self.device)
             pool = self.train_epochs.pool
             self.validate = CapturedStep(self._end_unvalidated, self.held, changed, pool)
             return
         rows = index_batches(list(validation), self.config.batch_size)  # (steps, M, b)
-        shape = BatchShape.for_batches(graphs, rows)
+        shape = BatchShape.for_batches(graphs, rows, equal)
         self.held = rows.to(self.device)
         # A score that needs the host is computed after the captured step.
         function, pool = self._outputs_of_held, None
@@ -233,7 +239,7 @@ class Stack(Training):
             function, pool = self._validate, self.train_epochs.pool
         self.validate = CapturedStep(partial(function, shape=shape), self.held, changed, pool)
 
-    def _compile(self, graphs: Collection, train: Sequence[Tensor]) -> None:
+    def _compile(self, graphs: Collection, train: Sequence[Tensor], equal: Equal) -> None:
         """Compiles the kernels of the steps, if they are for a GPU."""
 
         def update() -> None:
@@ -244,12 +250,14 @@ class Stack(Training):
             adam.step([flat], flat[:, 0] > 0)
 
         batch = train[0][: self.config.batch_size]
-        compile_kernels(self.models[0], graphs, self.graphs, batch, [update])
+        compile_kernels(self.models[0], graphs, self.graphs, batch, [update], equal)
 
     def _outputs(
         self, params: dict[str, Tensor], index: Int[Tensor, "M b"], shape: BatchShape
     ) -> tuple[Tensor, Tensor]:
-        return stacked_outputs(self.models[0], params, self.buffers, self.graphs, index, shape)
+        return stacked_outputs(
+            self.models[0], params, self.buffers, self.graphs, index, shape, self.equal
+        )
 
     def _select(self, table: Shaped[Tensor, "M B ..."], index: Int[Tensor, "M b"]) -> Tensor:
         """Each model's rows of its own graphs, (M, b, …); those of graph 0 where index is −1."""
@@ -405,6 +413,7 @@ class StackedEpochs:
         step: trains on the mini-batches of all models, given (M, b) and their shape.
         orders: the mini-batches of all epochs; see :func:`epoch_orders`.
         graphs: the whole collection, on the host.
+        equal: its equal vertices, on the host.
         device: where the step runs.
         restored: tensors that the step changes in place; captures restore their values.
     """
@@ -414,17 +423,19 @@ class StackedEpochs:
         step: Callable[[Int[Tensor, "M b"], BatchShape], None],
         orders: Int[Tensor, "epochs steps M b"],
         graphs: Collection,
+        equal: Equal,
         device: torch.device,
         restored: Sequence[Tensor],
     ) -> None:
         self.orders, self.device = orders, device
-        sizes = [batch_sizes(graphs, order) for order in orders]  # all epochs at once are too large
-        vertices, edges, graph = (
-            torch.cat([size.amax(-1) for size in kind]) for kind in zip(*sizes, strict=True)
-        )  # (epochs · steps,)
+        # All epochs at once are too large.
+        of_epochs = [batch_sizes(graphs, order, equal) for order in orders]
+        sizes = [
+            torch.cat([size.amax(-1) for size in kind]) for kind in zip(*of_epochs, strict=True)
+        ]  # (epochs · steps,) each
+        vertices, edges, *_ = sizes
         places = float(vertices.max() + edges.max()) * orders.shape[2] * len(vertices)
-        worth = capture_worth(places, device)
-        shapes, which = choose_shapes(vertices, edges, graph, MOST_SHAPES, worth)
+        shapes, which = choose_shapes(sizes, MOST_SHAPES, capture_worth(places, device))
         self.shape_of: list[list[int]] = which.view(orders.shape[:2]).tolist()
         first = [int((which == k).nonzero()[0]) for k in range(len(shapes))]
         examples = orders.flatten(0, 1)[first].to(device).long()
@@ -482,9 +493,12 @@ def predict_stack(
     device = graphs.ptr.device
     params, buffers = stack_module_state(list(models))
     rows = index_batches(list(index), batch_size).to(device)
-    shape = BatchShape.for_batches(graphs, rows)
+    found = equal_features(graphs, models[0])
+    equal = {name: merged.to(device) for name, merged in found.items()}
+    shape = BatchShape.for_batches(graphs, rows, equal)
+    arguments = (models[0], params, buffers, graphs)
     with torch.no_grad(), on_device(device), evaluating(models[0]):
-        parts = [stacked_outputs(models[0], params, buffers, graphs, i, shape)[0] for i in rows]
+        parts = [stacked_outputs(*arguments, index, shape, equal)[0] for index in rows]
     outputs = torch.cat(parts, dim=1).float().cpu()
     return [o[: len(i)] for o, i in zip(outputs, index, strict=True)]
 
@@ -496,17 +510,17 @@ def stacked_outputs(
     graphs: Collection,
     index: Int[Tensor, "M b"],
     shape: BatchShape,
+    equal: Equal | None = None,
 ) -> tuple[Float[Tensor, "M b C"], Bool[Tensor, "M b"]]:
     """Outputs of a network with M sets of parameters, each for its own graphs.
 
     Returns:
         The outputs, and which entries of ``index`` are graphs.
     """
-    tensors, present = gather(graphs, index, shape)
+    tensors, present = gather(graphs, index, shape, equal)
 
     def one(params, buffers, tensors):
-        batch = Data(**tensors, canonical=True, largest=shape.graph)
-        return functional_call(model, (params, buffers), (batch,))
+        return functional_call(model, (params, buffers), (fixed_batch(tensors, shape, equal),))
 
     return torch.vmap(one)(params, buffers, tensors), present
 

@@ -225,21 +225,42 @@ def test_half_precision_scores_are_transported_in_single_precision():
     assert_close(d.sum(1), torch.ones(len(d)))
 
 
+@pytest.mark.parametrize("dustbin", [False, True])
 @pytest.mark.parametrize("capacity", [None, 12])
 @pytest.mark.parametrize("iterations", [1, 2, 100])
-def test_merged_vertices_have_the_plan_of_training_after_any_number_of_iterations(
-    iterations, capacity
+def test_merged_vertices_have_the_plan_of_single_ones_after_any_number_of_iterations(
+    iterations, capacity, dustbin, monkeypatch
 ):
     """Also before the iteration has converged, where the plan depends on its start."""
     normaliser = partial(sinkhorn, iterations=iterations, tolerance=0.0)
     compare = perm.CosineComparison(temperature=0.02).double()  # converges slowly
-    made = permutation(normaliser=normaliser, compare=compare, capacity=capacity)
+    made = permutation(normaliser=normaliser, compare=compare, capacity=capacity, dustbin=dustbin)
     batch = BATCH.clone()
     batch.structure = torch.tensor([[1.0, 0.0], [2.0, 1.0], [0.0, 1.0]]).to(BATCH.structure)
     batch.structure = batch.structure[torch.arange(sum(SIZES)) % 3 * (torch.arange(19) % 2)]
-    with torch.no_grad():
-        ours = made(batch)
-    assert_close(ours, made(batch).detach())
+    weight = torch.randn(19, made.latent.shape[0], generator=torch.Generator().manual_seed(0))
+
+    def differentiated() -> tuple[torch.Tensor, ...]:
+        plan = made(batch)
+        return plan.detach(), *torch.autograd.grad((plan * weight).sum(), list(made.parameters()))
+
+    ours = differentiated()
+    monkeypatch.setattr(perm, "equal_rows", lambda x, ptr: pytest.fail("vertices were merged"))
+    monkeypatch.setattr(perm.SoftPermutation, "merges", False)
+    for merged, single in zip(ours, differentiated(), strict=True):
+        assert_close(merged, single, rtol=1e-9, atol=1e-10)
+
+
+def test_vertices_whose_gradient_is_wanted_are_not_merged():
+    """Each vertex has its own gradient, though equal ones have equal rows."""
+    batch = BATCH.clone()
+    batch.structure = torch.zeros_like(BATCH.structure)
+    batch.structure[: SIZES[0] - 1] = 1
+    plan = permutation()(batch)
+    batch.structure.requires_grad_()
+    assert_close(permutation()(batch).detach(), plan.detach())
+    (gradient,) = torch.autograd.grad(permutation()(batch)[0, 0], batch.structure)
+    assert bool((gradient[: SIZES[0]].abs().sum(1) > 0).all())
 
 
 def test_there_must_be_a_latent_vertex():

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from softperm.nn.permutation import align_adjacency, align_edge_attributes
 from softperm.ops import inference
-from softperm.ops.inference import align_edges, equal_rows, forward_only, normalised_linear
+from softperm.ops.inference import align_edges, forward_only, normalised_linear
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 DTYPES = list(TOLERANCE)
@@ -43,33 +43,6 @@ def test_the_kernels_serve_the_cpu_without_gradients_only():
     with torch.no_grad(), forward_ad.dual_level():
         assert forward_only(x)
         assert not forward_only(forward_ad.make_dual(x, x))  # its tangent would be lost
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kinds", [1, 2, 3])
-def test_equal_rows_are_the_distinct_rows_of_each_graph(dtype, kinds):
-    generator = torch.Generator().manual_seed(kinds)
-    x = drawn(kinds, 4, dtype=dtype)[torch.randint(kinds, (int(PTR[-1]),), generator=generator)]
-    rows = equal_rows(x, PTR)
-    assert torch.equal(x[rows.first][rows.place], x)
-    assert torch.equal(torch.bincount(rows.place), rows.count)
-    for begin, end, first, last in zip(PTR, PTR[1:], rows.ptr, rows.ptr[1:], strict=False):
-        assert last - first == len(x[begin:end].unique(dim=0))
-        assert bool(((rows.place[begin:end] >= first) & (rows.place[begin:end] < last)).all())
-
-
-def test_rows_are_not_merged_where_that_gains_nothing():
-    assert equal_rows(drawn(int(PTR[-1]), 4), PTR) is None  # all distinct
-    assert equal_rows(torch.ones(int(PTR[-1]) + 1, 4), PTR) is None  # a vertex of no graph
-    assert equal_rows(torch.ones(0, 4), torch.tensor([0])) is None
-
-
-def test_colliding_hashes_are_told_apart():
-    """Rows whose sum of products is the same: the constants of two columns cancel."""
-    x = torch.zeros(4, 2)
-    x.numpy().view(np.uint32)[1:3] = [[3 << 8, 0], [0, 1 << 8]]
-    rows = equal_rows(x, torch.tensor([0, 4]))
-    assert rows.place.tolist() == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

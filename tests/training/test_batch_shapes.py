@@ -28,7 +28,7 @@ NEEDS = {
 @pytest.mark.parametrize("kind", NEEDS)
 def test_every_step_fits_into_its_shape(kind, levels):
     vertices, edges = NEEDS[kind]
-    shapes, which = choose_shapes(vertices, edges, vertices, levels)
+    shapes, which = choose_shapes([vertices, edges, vertices], levels)
     assert 1 <= len(shapes) <= levels
     assert set(which.tolist()) == set(range(len(shapes)))
     for v, e, level in zip(vertices.tolist(), edges.tolist(), which.tolist(), strict=True):
@@ -45,9 +45,9 @@ def test_a_shape_knows_the_largest_graph():
     batches = torch.tensor([[2, 2, -1], [1, 0, -1]])
     assert BatchShape.for_batches(graphs, batches[0]).graph == 2
     assert BatchShape.for_batches(graphs, batches).graph == 7
-    _, _, graph = batch_sizes(graphs, batches)
-    shapes, which = choose_shapes(*batch_sizes(graphs, batches), most=2)
-    assert graph.tolist() == [shapes[level].graph for level in which.tolist()] == [2, 7]
+    sizes = batch_sizes(graphs, batches)
+    shapes, which = choose_shapes(sizes, most=2)
+    assert sizes[2].tolist() == [shapes[level].graph for level in which.tolist()] == [2, 7]
     assert BatchShape.largest(shapes).graph == 7
 
 
@@ -72,17 +72,17 @@ def test_stacked_models_are_told_the_largest_graph(monkeypatch):
 
 def test_most_steps_do_not_pay_for_a_few_large_ones():
     vertices, edges = NEEDS["few large ones"]
-    shapes, which = choose_shapes(vertices, edges, vertices, 3)
+    shapes, which = choose_shapes([vertices, edges, vertices], 3)
     assert len(shapes) == 2
     taken = torch.tensor([shape.edges for shape in shapes])[which]
     assert taken.sum() < 0.09 * 9000 * len(which), "an average step needs 0.053 of the largest"
-    assert len(choose_shapes(*NEEDS["alike"], NEEDS["alike"][0], 8)[0]) == 1
+    assert len(choose_shapes([*NEEDS["alike"], NEEDS["alike"][0]], 8)[0]) == 1
 
 
 def test_steps_are_divided_where_it_saves_most():
     """Three shapes for sizes as in real collections: near to what each step needs."""
     drawn = torch.randn(2000, generator=GENERATOR).mul(0.4).exp().mul(1000).long()
-    shapes, which = choose_shapes(drawn, torch.zeros_like(drawn), drawn, 3)
+    shapes, which = choose_shapes([drawn, torch.zeros_like(drawn), drawn], 3)
     assert len(shapes) == 3
     places = torch.tensor([shape.vertices for shape in shapes])[which]
     best = min(
@@ -100,5 +100,5 @@ def test_a_capture_must_save_more_time_than_it_takes():
 
 def test_a_shape_that_saves_too_little_is_not_used():
     vertices, edges = NEEDS["few large ones"]
-    assert len(choose_shapes(vertices, edges, vertices, 8, worth=0.93)[0]) == 2
-    assert len(choose_shapes(vertices, edges, vertices, 8, worth=0.95)[0]) == 1
+    assert len(choose_shapes([vertices, edges, vertices], 8, worth=0.93)[0]) == 2
+    assert len(choose_shapes([vertices, edges, vertices], 8, worth=0.95)[0]) == 1

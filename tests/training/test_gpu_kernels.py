@@ -9,6 +9,7 @@ from softperm.data.collection import Collection
 from softperm.data.graphs import as_graphs
 from softperm.data.vocabulary import Vocabulary
 from softperm.errors import GraphWarning
+from softperm.ops.equal_rows import equal_rows
 from softperm.training import data as batching
 from softperm.training.stack import StackedAdam
 
@@ -59,6 +60,14 @@ def same_places(graphs: Collection, index: torch.Tensor, beyond: tuple[int, int]
     ours = gpu_kernels.lay_out(there, index.to(DEVICE), *shape)
     for name in ("ptr", "vertex", "edge", "ends"):
         assert torch.equal(getattr(ours, name).cpu(), getattr(theirs, name)), name
+    merged = equal_rows(graphs.structure, graphs.ptr)
+    distinct = int(batching.batch_sizes(graphs, index, {"structure": merged})[3].max()) + beyond[0]
+    wanted = batching.lay_out_equal(graphs.ptr, merged, index, theirs.ptr, shape[0], distinct)
+    made = gpu_kernels.lay_out_equal(
+        there.ptr, merged.to(DEVICE), index.to(DEVICE), ours.ptr, shape[0], distinct
+    )
+    for name, array in wanted.items():
+        assert torch.equal(made[name].cpu(), array), name
     for table, item, fill in (
         ("structure", "vertex", 0), ("label", "vertex", -1), ("x", "vertex", 0),
         ("edge_weight", "edge", 0), ("edge_label", "edge", -1),

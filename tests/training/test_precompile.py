@@ -7,10 +7,13 @@ from samples import collect, random_graph
 from softperm.nn.model import ModelConfig, build
 from softperm.ops.layers import VertexBatchNorm
 from softperm.training import precompile
+from softperm.training.data import BatchShape, equal_features, fixed_batch, gather
 from softperm.training.precompile import compile_kernels, operator_calls
 
 GRAPHS = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4)])
-BATCH = GRAPHS.batch(torch.tensor([4, 1, 0]))
+INDEX = torch.tensor([4, 1, 0])
+BATCH = GRAPHS.batch(INDEX)
+BATCH.equal = {}  # as in a step of fixed shape for which vertices are not merged
 SIZES = {"attribute_size": 3, "edge_attribute_size": 2, "hidden": 6, "capacity": 12}
 CONFIGS = [
     {"latent_vertices": 4},
@@ -24,6 +27,14 @@ def network(settings: dict) -> torch.nn.Module:
     return build(ModelConfig(2, **SIZES, **settings), seed=0).train()
 
 
+def merged(model: torch.nn.Module):
+    """The mini-batch of a step for which equal vertices are merged."""
+    equal = equal_features(GRAPHS, model)
+    shape = BatchShape.for_batches(GRAPHS, INDEX, equal)
+    arrays, _ = gather(GRAPHS, INDEX[None], shape, equal)
+    return fixed_batch({name: array[0] for name, array in arrays.items()}, shape, equal)
+
+
 def forms(calls: list) -> set:
     """What distinguishes calls; batch normalisation has no kernel on the CPU."""
     return {
@@ -33,18 +44,22 @@ def forms(calls: list) -> set:
     }
 
 
+@pytest.mark.parametrize("merging", [False, True])
 @pytest.mark.parametrize("settings", CONFIGS, ids=str)
-def test_the_operators_are_those_of_a_real_step(settings):
+def test_the_operators_are_those_of_a_real_step(settings, merging):
     model = network(settings)
+    batch = merged(model) if merging else BATCH
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random = torch.get_rng_state()
-    found = operator_calls(model, BATCH)
+    found = operator_calls(model, batch)
     assert all(torch.equal(tensor, before[k]) for k, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     learnt = [p for p in model.parameters() if p.requires_grad]
     with precompile._Recorder() as recorder:
-        torch.autograd.grad(model(BATCH).sum(), learnt, allow_unused=True)
+        torch.autograd.grad(model(batch).sum(), learnt, allow_unused=True)
     assert forms(found) == forms(recorder.calls)
+    linear = settings.get("encoder", "linear") == "linear" and "encoded" not in settings
+    assert any("transfer" in str(operator) for operator, _ in found) == (merging and linear)
     normalised = any(isinstance(module, VertexBatchNorm) for module in model.modules())
     assert any("normalise_backward" in str(operator) for operator, _ in found) == normalised
 
@@ -76,15 +91,17 @@ def test_on_the_cpu_nothing_is_compiled(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("merging", [False, True])
 @pytest.mark.parametrize("settings", CONFIGS, ids=str)
-def test_a_step_on_a_gpu_compiles_nothing_more(settings, monkeypatch):
+def test_a_step_on_a_gpu_compiles_nothing_more(settings, merging, monkeypatch):
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     from triton.runtime import jit
 
     model, graphs = network(settings).cuda(), GRAPHS.to("cuda")
     monkeypatch.setattr(precompile, "_compiled", set())
-    compile_kernels(model, GRAPHS, graphs, torch.tensor([4, 1, 0]))
+    equal = equal_features(GRAPHS, model) if merging else {}
+    compile_kernels(model, GRAPHS, graphs, INDEX, equal=equal)
     torch.cuda.synchronize()
     missed: list[str] = []
     compile_one = jit.JITFunction._do_compile
@@ -95,6 +112,6 @@ def test_a_step_on_a_gpu_compiles_nothing_more(settings, monkeypatch):
 
     monkeypatch.setattr(jit.JITFunction, "_do_compile", noted)
     learnt = [p for p in model.parameters() if p.requires_grad]
-    batch = GRAPHS.batch(torch.tensor([4, 1, 0])).to("cuda")
+    batch = (merged(model) if merging else BATCH).to("cuda")
     torch.autograd.grad(model(batch).sum(), learnt, allow_unused=True)
     assert missed == []

@@ -10,7 +10,7 @@ from torch import nn
 
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
-from softperm.training.data import Examples, index_batches
+from softperm.training.data import Examples, equal_features, index_batches
 from softperm.training.loop import fit, predict
 from softperm.training.stack import Stack, StackedAdam, predict_stack
 from softperm.training.tasks import Classification, MultiLabel, Regression
@@ -95,6 +95,41 @@ def test_a_stack_gives_each_model_the_numbers_it_gets_alone(variant, stack_devic
         close(a.eval()(everything), b.cpu().eval()(everything), slack)
         for name, tensor in a.state_dict().items():
             close(tensor, b.state_dict()[name], 10 * slack)
+
+
+@pytest.mark.parametrize("dustbin", [False, True])
+def test_merging_equal_vertices_changes_no_number(dustbin, stack_device, monkeypatch):
+    slack = 1e-9 if stack_device == "cpu" else 1e-6
+    graphs = collect(GRAPHS)
+    kinds = torch.arange(int(graphs.ptr[-1])) // 3 % 2
+    graphs = replace(graphs, structure=torch.eye(2, dtype=torch.double)[kinds], x=graphs.x.round())
+    y, tasks = torch.tensor([0, 1] * 8), [Classification(2)] * 2
+    rest = (tasks, graphs, y, TRAIN, HELD, SEEDS, SETTINGS)
+    variant = {"encoder": "linear", "attributes": True, "dustbin": dustbin, "capacity": True}
+    merged, single = (networks({**variant, "head": "mlp"}) for _ in range(2))
+    assert set(equal_features(graphs, merged[0])) == {"structure"}
+    kinds = torch.arange(int(graphs.ptr[-1])) // 2 % 3
+    rest = (tasks, replace(graphs, x=torch.eye(3, dtype=torch.double)[kinds]), *rest[2:])
+    assert set(equal_features(rest[1], merged[0])) == {"structure", "attributes"}
+    ours = Stack(merged, *rest, device=stack_device).fit()
+    monkeypatch.setattr("softperm.training.stack.equal_features", lambda graphs, model: {})
+    theirs = Stack(single, *rest, device=stack_device).fit()
+    for one, other, a, b in zip(ours, theirs, merged, single, strict=True):
+        for epoch, again in zip(one.curve, other.curve, strict=True):
+            close(epoch.train_loss, again.train_loss, slack)
+        for name, tensor in a.state_dict().items():
+            close(tensor.cpu(), b.state_dict()[name].cpu(), 10 * slack)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"attribute_dropout": 0.5}, {"label_sizes": (2,), "attribute_size": 0}]
+)
+def test_attributes_that_a_network_changes_are_not_merged(changes):
+    graphs = collect(GRAPHS)
+    graphs = replace(graphs, x=torch.ones_like(graphs.x))
+    model = build(ModelConfig(2, **{"attribute_size": 3, **changes}), seed=0)
+    assert set(equal_features(graphs, model)) <= {"structure"}
+    assert "attributes" in equal_features(graphs, build(ModelConfig(2, attribute_size=3), seed=0))
 
 
 def test_shapes_of_several_sizes_give_the_same_numbers(stack_device, monkeypatch):

@@ -1,10 +1,10 @@
 """Linear algebra on graphs stored end to end: the cost follows real vertices and edges, no padding.
 
-Three operators, closed under differentiation, each for all graphs of all models at once:
+Four operators, closed under differentiation, each for all graphs of all models at once:
 :func:`propagate` multiplies by the sparse adjacency matrix, :func:`pool` multiplies two ragged
-matrices into one small matrix per graph, :func:`spread` is the adjoint of :func:`pool`. In
-addition, the maximum over neighbours and over graphs: :func:`neighbour_maximum` and
-:func:`graph_maximum`.
+matrices into one small matrix per graph, :func:`spread` is the adjoint of :func:`pool`, and
+:func:`transfer` sums lists of rows. In addition, the maximum over neighbours and over graphs:
+:func:`neighbour_maximum` and :func:`graph_maximum`.
 
 The registered operators take the arrays of M models, each with its own vertices, graphs and edges.
 Mapped over models with ``torch.vmap``, an operator is still a single call.
@@ -13,6 +13,7 @@ Mapped over models with ``torch.vmap``, an operator is still a single call.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,16 @@ from softperm.ops.operators import (
 )
 from softperm.parallel import over_ranges
 
-__all__ = ["graph_maximum", "neighbour_maximum", "owners", "pool", "propagate", "spread"]
+__all__ = [
+    "Lists",
+    "graph_maximum",
+    "neighbour_maximum",
+    "owners",
+    "pool",
+    "propagate",
+    "spread",
+    "transfer",
+]
 
 _GPU = "softperm.ops.ragged.gpu"
 FAST = {"contract", "reassoc", "nsz"}
@@ -104,6 +114,38 @@ def spread(
     dtype = _accumulation_type(right)
     out = spread_op(small.to(dtype)[None], right.to(dtype)[None], ptr[None])
     return out.squeeze(0).to(right.dtype)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A list of items for each place.
+
+    Attributes:
+        ptr: where each place's list begins, with the end of the last one.
+        item: the items of all lists, those of one place after those of another.
+    """
+
+    ptr: Int[Tensor, " R1"]
+    item: Int[Tensor, " K"]
+
+
+def transfer(x: Float[Tensor, "S F"], of: Lists, back: Lists) -> Float[Tensor, "R F"]:
+    """The sum of the rows that each place lists; 0 for an empty list.
+
+    Args:
+        x: the rows.
+        of: the rows that each place lists.
+        back: the places that list each row, with which gradients are summed in a fixed order.
+
+    >>> x = torch.tensor([[1.0], [10.0]])
+    >>> of = Lists(torch.arange(4), torch.tensor([0, 1, 1]))
+    >>> back = Lists(torch.tensor([0, 1, 3]), torch.tensor([0, 1, 2]))
+    >>> transfer(x, of, back).tolist(), transfer(torch.ones(3, 1), back, of).tolist()
+    ([[1.0], [10.0], [10.0]], [[1.0], [2.0]])
+    """
+    refuse_function_transforms(x)
+    arrays = (array[None] for array in (of.ptr, of.item, back.ptr, back.item))
+    return transfer_op(x.to(_accumulation_type(x))[None], *arrays).squeeze(0).to(x.dtype)
 
 
 def neighbour_maximum(
@@ -216,7 +258,8 @@ def _propagate_reference(
     values = x.gather(1, source)  # (M, E, F)
     if weight is not None:
         values = values * weight[:, :, None]
-    return torch.zeros_like(x).scatter_add_(1, place, values)
+    out = x.new_zeros(len(x), row_ptr.shape[1] - 1, x.shape[2])
+    return out.scatter_add_(1, place, values)
 
 
 def _rows(row_ptr: Tensor, col: Tensor) -> Tensor:
@@ -256,14 +299,14 @@ def _spread(small, right, begin, end, out, first, last):
 
 
 @kernel(fastmath=FAST)
-def _propagate(x, row_ptr, col, weight, out, vertices, edges, first, last):
+def _propagate(x, row_ptr, col, weight, out, rows, sources, edges, first, last):
     held = np.empty(x.shape[1])
     for v in range(first, last):
-        m = v // vertices  # the model; it has one offset more than vertices
+        m = v // rows  # the model; it has one offset more than rows
         held[:] = 0.0
         for e in range(m * edges + row_ptr[v + m], m * edges + row_ptr[v + m + 1]):
             scale = np.float64(weight[e]) if weight.size else 1.0
-            source = m * vertices + col[e]
+            source = m * sources + col[e]
             for f in range(x.shape[1]):
                 held[f] += scale * x[source, f]
         for f in range(x.shape[1]):
@@ -327,13 +370,23 @@ def _row_offsets_cpu(edge_index: Tensor, vertices: int, valid: bool) -> Tensor:
 def _propagate_cpu(
     x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
 ) -> Tensor:
-    m, v, f = x.shape
-    out = x.new_empty(m * v, f)
+    (m, sources, f), rows = x.shape, row_ptr.shape[1] - 1
+    out = x.new_empty(m * rows, f)
     weight = x.new_empty(0) if weight is None else weight
     given = (x.flatten(0, 1), row_ptr.flatten(), col.flatten(), weight.flatten(), out)
     arrays = [_array(t) for t in given]
-    over_ranges(_propagate, len(out), col.numel() * f, *arrays, v, col.shape[1])
-    return out.unflatten(0, (m, v))
+    over_ranges(_propagate, len(out), col.numel() * f, *arrays, rows, sources, col.shape[1])
+    return out.unflatten(0, (m, rows))
+
+
+def _transfer_reference(x: Tensor, ptr: Tensor, item: Tensor, *back: Tensor) -> Tensor:
+    place, source = (t[:, :, None].expand(-1, -1, x.shape[2]) for t in (_rows(ptr, item), item))
+    out = x.new_zeros(len(x), ptr.shape[1], x.shape[2])  # a place more, for items of no list
+    return out.scatter_add_(1, place, x.gather(1, source))[:, :-1].clone()
+
+
+def _transfer_cpu(x: Tensor, ptr: Tensor, item: Tensor, *back: Tensor) -> Tensor:
+    return _propagate_cpu(x, ptr, item, None, False)
 
 
 # Their gradients.
@@ -371,6 +424,15 @@ def _propagate_backward(ctx: Any, grad: Tensor) -> tuple:
         row_ptr, col = row_offsets_op(turned, grad.shape[1], True), turned[:, 1]
         weight = None if weight is None else weight.gather(1, order)
     return propagate_op(grad, row_ptr, col, weight, ctx.symmetric), None, None, None, None
+
+
+def _save_lists(ctx: Any, inputs: tuple, output: Any) -> None:
+    ctx.save_for_backward(*inputs[1:])
+
+
+def _transfer_backward(ctx: Any, grad: Tensor) -> tuple:
+    ptr, item, back_ptr, back = ctx.saved_tensors
+    return transfer_op(grad, back_ptr, back, ptr, item), None, None, None, None
 
 
 pool_op = register(
@@ -425,6 +487,18 @@ propagate_op = register(
     vmap=over_models,
 )
 """(M, V, F), (M, V + 1), (M, E), (M, E) -> (M, V, F): adjacency times ``x``."""
+
+transfer_op = register(
+    "transfer(Tensor x, Tensor ptr, Tensor item, Tensor back_ptr, Tensor back) -> Tensor",
+    fake=lambda x, ptr, *_: x.new_empty(x.shape[0], ptr.shape[1] - 1, x.shape[2]),
+    reference=_transfer_reference,
+    cpu=_transfer_cpu,
+    gpu=deferred(_GPU, "transfer"),
+    save=_save_lists,
+    backward=_transfer_backward,
+    vmap=over_models,
+)
+"""(M, S, F), (M, R + 1), (M, K), (M, S + 1), (M, L) -> (M, R, F): sums of listed rows."""
 
 
 # The maximum as an operator.

@@ -104,24 +104,24 @@ def _weighted_sum(
 
 
 @gpu_kernel(
-    do_not_specialize=["rows", "V", "E"],
+    do_not_specialize=["rows", "V", "S", "E"],
     do_not_specialize_on_alignment=["row_ptr", "col", "weight"],
 )
 def _propagate_kernel(
-    x, row_ptr, col, weight, out, rows, V, E, F, WEIGHTED: tl.constexpr,
+    x, row_ptr, col, weight, out, rows, V, S, E, F, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, STEPS: tl.constexpr, MANY: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
     """Program (k, f): a block of columns of the sums of ROWS vertices over their edges.
 
     The first STEPS edges of all vertices are read together, one edge of each at a time, which hides
     the latency of memory. Further edges of a vertex are read MANY at a time. Row v of all models is
-    the row v − m · V of model m, which has one offset more than rows.
+    the row v − m · V of model m, which has one offset more than rows, and S rows in ``x``.
     """
     row = tl.arange(0, ROWS)
     v = tl.program_id(0).to(tl.int64) * ROWS + row
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     m = v // V
-    own = m * V
+    own = m * S
     first = m * E + tl.load(row_ptr + v + m, v < rows, other=0)
     last = m * E + tl.load(row_ptr + v + m + 1, v < rows, other=0)
     total = tl.zeros((ROWS, BF), dtype=out.dtype.element_ty)
@@ -142,7 +142,7 @@ def _propagate_kernel(
             start = model * E + tl.load(row_ptr + at + model) + STEPS
             end = model * E + tl.load(row_ptr + at + model + 1)
             for some in range(start, end, MANY):
-                part = _weighted_sum(x, col, weight, some, end, model * V, f, F, MANY, WEIGHTED)
+                part = _weighted_sum(x, col, weight, some, end, model * S, f, F, MANY, WEIGHTED)
                 total = tl.where((row == k)[:, None], total + part[None, :], total)
     tl.store(out + v[:, None] * F + f[None, :], total, (v[:, None] < rows) & (f[None, :] < F))
 
@@ -203,8 +203,8 @@ def propagate(
     x: Tensor, row_ptr: Tensor, col: Tensor, weight: Tensor | None, symmetric: bool
 ) -> Tensor:
     """See :data:`softperm.ops.ragged.propagate_op`."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    models, vertices, features = x.shape
+    (models, sources, features), vertices = x.shape, row_ptr.shape[1] - 1
+    out = x.new_empty(models, vertices, features)
     columns, rows, edges = block(features, 128), models * vertices, col.shape[1]
     if edges < 8 * vertices:  # a program holds ROWS or MANY × columns numbers
         plan = {"ROWS": 512 // columns, "STEPS": 16, "MANY": 1024 // columns, "num_warps": 2}
@@ -213,10 +213,16 @@ def propagate(
     if out.numel():
         _propagate_kernel[(triton.cdiv(rows, plan["ROWS"]), triton.cdiv(features, columns))](
             x.contiguous(), row_ptr.contiguous(), col.contiguous(),
-            x if weight is None else weight.contiguous(), out, rows, vertices, edges, features,
+            x if weight is None else weight.contiguous(), out, rows, vertices, sources, edges,
+            features,
             WEIGHTED=weight is not None, BF=columns, **plan,
         )  # fmt: skip
     return out
+
+
+def transfer(x: Tensor, ptr: Tensor, item: Tensor, *back: Tensor) -> Tensor:
+    """See :data:`softperm.ops.ragged.transfer_op`."""
+    return propagate(x, ptr, item, None, symmetric=False)
 
 
 # Maxima over lists of rows.

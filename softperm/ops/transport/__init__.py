@@ -101,7 +101,8 @@ def sinkhorn(
     Args:
         scores: scores of all vertices, those of one graph after those of another.
         ptr: graph ``i`` has the rows ``ptr[i]:ptr[i + 1]``.
-        row_mass: mass a of each vertex; 1 by default.
+        row_mass: mass a of each vertex; 1 by default. A vertex of mass k is equivalent to k
+            vertices of mass 1 with the same scores.
         column_mass: mass b of each column, for all graphs or for each. By default each column
             holds the same share of its graph's mass, n/P; with dustbins, 1.
         padding: scores of a padding vertex.
@@ -265,11 +266,6 @@ class Problem:
     def has_bin(self) -> bool:
         """Whether the columns end with a dustbin."""
         return self.column_mass.shape[-1] == self.scores.shape[-1] + 1
-
-    @property
-    def has_padding(self) -> bool:
-        """Whether the extra rows begin with the padding vertices."""
-        return self.extra.shape[1] > self.has_bin
 
 
 Gradients = tuple[Float[Tensor, "V P"], Float[Tensor, "M B R C"], Float[Tensor, "M B"]]

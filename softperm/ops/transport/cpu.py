@@ -243,16 +243,18 @@ def masses(m, g, ptr, row_mass, column_mass, extra_mass, a, b, log_b):
 
 
 @compiled
-def start_rows(blocks, a, padding, u):
-    """Row potentials before the first iteration: 0; −∞ in rows without mass.
+def start_rows(blocks, a, dustbin, u):
+    """Row potentials before the first iteration: log k in a row of mass k, −∞ for no mass.
 
-    Row ``padding``, if not negative, stands for k padding vertices and starts at log k, which is
-    equivalent to k rows that start at 0.
+    A row then stands for k equal vertices that start at 0 each. The row ``dustbin``, if not
+    negative, starts at 0 whatever its mass.
     """
     for i in range(blocks * WIDTH):
-        u[i] = 0.0 if a[i] > 0 else -np.inf
-    if padding >= 0:
-        u[padding] = np.log(float(a[padding]))
+        u[i] = 0.0
+        if a[i] != 1:
+            u[i] = np.log(float(a[i])) if a[i] > 0 else -np.inf
+    if dustbin >= 0 and a[dustbin] > 0:
+        u[dustbin] = 0.0
 
 
 @compiled
@@ -454,7 +456,7 @@ def forward_kernel(
     problems and for those that do not stop early. Writes the results of ``cpu.forward``.
     """
     problems, c = column_mass.shape[1:]
-    padded = extra.shape[1] > c - scores.shape[1]  # an extra row besides the dustbin's
+    binned = c > scores.shape[1]  # the last extra row is the dustbin's
     m, g = order[0] // problems, order[0] % problems
     n = (ptr[m, g + 1] - ptr[m, g] + extra.shape[1] + WIDTH - 1) // WIDTH * WIDTH
     wide = (c + WIDTH - 1) // WIDTH * WIDTH
@@ -475,7 +477,8 @@ def forward_kernel(
             history[m, g] = 0.0
             continue
         gather(m, g, blocks, c, scores, ptr, extra, bin_score, a, s)
-        start_rows(blocks, a, ptr[m, g + 1] - ptr[m, g] if padded else -1, u)
+        dustbin = ptr[m, g + 1] - ptr[m, g] + extra.shape[1] - 1 if binned else -1
+        start_rows(blocks, a, dustbin, u)
         used[m, g], error[m, g], finely = _solve_problem(
             blocks, c, s, a, b, log_b, kernel, x, u, base, v, y, sums, proposal, partial,
             fine_x, fine_y, fine_partial, limit[m, g], tolerance, noise, fine, history[m, g],
@@ -749,7 +752,7 @@ def backward_kernel(
     where it is small, most digits have cancelled.
     """
     problems, c = column_mass.shape[1:]
-    padded = extra.shape[1] > c - scores.shape[1]
+    binned = c > scores.shape[1]
     m, g = order[0] // problems, order[0] % problems
     n = (ptr[m, g + 1] - ptr[m, g] + extra.shape[1] + WIDTH - 1) // WIDTH * WIDTH
     wide = (c + WIDTH - 1) // WIDTH * WIDTH
@@ -783,10 +786,11 @@ def backward_kernel(
             whole, norm = start(blocks, c, kernel, pending, alpha, sums, partial)
             size = _renew(b, sums, ones, gv)
             if not at_fixed_point:
+                dustbin = end - begin + extra.shape[1] - 1 if binned else -1
                 _unroll(
-                    blocks, c, end - begin if padded else -1, last, epsilon, epsilon * whole, size,
-                    history[m, g], s, a, b, log_b, kernel, x, u, base, v, ones, y, before, shares,
-                    sums, partial, fine_partial, gv, pending, out, alpha, beta,
+                    blocks, c, dustbin, last, epsilon, epsilon * whole, size, history[m, g], s, a,
+                    b, log_b, kernel, x, u, base, v, ones, y, before, shares, sums, partial,
+                    fine_partial, gv, pending, out, alpha, beta,
                 )  # fmt: skip
                 break
             terms = min(LONGEST, 10 * (last + 1))
@@ -883,7 +887,7 @@ def _sum_series(
 
 @compiled
 def _unroll(
-    blocks, c, padding, t, epsilon, negligible, size, history, s, a, b, log_b, kernel, x, u, base,
+    blocks, c, dustbin, t, epsilon, negligible, size, history, s, a, b, log_b, kernel, x, u, base,
     v, ones, y, before, shares, sums, partial, fine_partial, gv, pending, out, alpha, beta,
 ):  # fmt: skip
     """The gradient of the iterations that were run, from the last to the first."""
@@ -919,7 +923,7 @@ def _unroll(
         t -= 1
     if not size <= negligible:  # the first iteration
         settle(blocks, c, kernel, a, pending, alpha, beta, out)
-        start_rows(blocks, a, padding, u)
+        start_rows(blocks, a, dustbin, u)
         _distance(c, b, history[0], base, v)
         step_exactly(blocks, c, s, u, v, log_b, kernel, gv, alpha, out, sums, partial)
         alpha[:] = 0

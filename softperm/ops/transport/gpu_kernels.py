@@ -243,16 +243,15 @@ def row_potential(s, v, a):
 
 @gpu_kernel
 def first_potential(a, scale, n, N: tl.constexpr, R: tl.constexpr, BIN: tl.constexpr):
-    """Row potentials before the first iteration: 0; LOWEST in rows without mass.
+    """Row potentials before the first iteration: log k in a row of mass k, LOWEST for no mass.
 
-    The first row after n vertices may stand for k padding vertices and starts at log k, which is
-    equivalent to k rows that start at 0.
+    A row then stands for k equal vertices that start at 0 each. The dustbin's row, the last of the
+    R rows after n vertices, starts at 0 whatever its mass.
     """
-    u = tl.where(a > 0, 0.0, LOWEST).to(tl.float64)
-    if R > BIN:
-        k = (a * scale).to(tl.float64)
-        u = tl.where((row_ids(N) == n) & (a > 0), tl.log(positive(k)), u)
-    return u
+    u = tl.log(positive((a * scale).to(tl.float64)))
+    if BIN:
+        u = tl.where(row_ids(N) == n + R - 1, 0.0, u)
+    return tl.where(a > 0, u, LOWEST)
 
 
 @gpu_kernel

@@ -20,8 +20,8 @@ def solve(
         v_k = \log b_k - \log \sum_i e^{S_{ik} + u_i}, \qquad
         u_i = \log a_i - \log \sum_k e^{S_{ik} + v_k}
 
-    from :math:`u = 0`, or log k in a row that stands for k padding vertices. The plan is
-    :math:`e^{S_{ik} + u_i + v_k}`: its rows are exact.
+    from :math:`u_i = \log a_i`, so that a row of mass k is k equal rows which start at 0; from 0 in
+    the dustbin's row. The plan is :math:`e^{S_{ik} + u_i + v_k}`: its rows are exact.
 
     Args:
         problem: the problems.
@@ -84,10 +84,10 @@ def _rows(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     owner = torch.cat([owner, extra_owner])
     mass = torch.cat([problem.row_mass[index], problem.extra_mass.flatten()])
     alive = mass > 0
-    first = torch.zeros_like(problem.extra_mass)  # (M, B, R)
-    if problem.has_padding:  # k rows of potential 0 are one row of log k
-        first[..., 0] = problem.extra_mass[..., 0].log()
-    first = torch.cat([mass.new_zeros(len(index)), first.flatten()])
+    first = problem.extra_mass.log()  # (M, B, R)
+    if problem.has_bin:
+        first[..., -1] = 0
+    first = torch.cat([problem.row_mass[index].log(), first.flatten()])
     return scores[alive], owner[alive], mass[alive].log(), first[alive]
 
 

@@ -62,6 +62,20 @@ def test_kernels_equal_those_of_the_cpu(v, p, f, ptr, dtype):
 
 
 @law
+@pytest.mark.parametrize("features", [3, 20])
+@pytest.mark.parametrize("items", [2, 90])
+def test_lists_of_rows_are_summed(features, items):
+    """More places than rows, and fewer; the last places have no list."""
+    generator = torch.Generator().manual_seed(items)
+    for rows, places in ((5, 12), (40, 3)):
+        x = torch.randn(2, rows, features, generator=generator)
+        ends = torch.randint(items + 1, (2, places), generator=generator).sort().values
+        ptr = torch.nn.functional.pad(ends, (1, 0))
+        item = torch.randint(rows, (2, items + 4), generator=generator)
+        equal("transfer", x, ptr, item, ptr, item)
+
+
+@law
 @pytest.mark.parametrize(
     "features", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 130))]
 )

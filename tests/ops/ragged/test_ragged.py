@@ -116,10 +116,20 @@ def of_two_models() -> tuple[tuple, tuple, tuple, tuple]:
         (small, right, ptr),
         (e, 6, False),
         (left, offsets, e[:, 1], random(2, 15), False),
+        (left, *LISTS),
     )
 
 
-OPERATORS = ["pool", "spread", "row_offsets", "propagate"]
+# Of two models: the rows of five places, with a place without rows and items of no place; and the
+# places of six rows.
+LISTS = (
+    torch.tensor([[0, 2, 2, 3, 6, 7], [0, 0, 1, 4, 5, 5]]),
+    torch.tensor([[5, 0, 0, 1, 2, 5, 3, 0], [4, 1, 1, 0, 5, 0, 0, 0]]),
+    torch.tensor([[0, 2, 3, 4, 5, 5, 7], [0, 1, 3, 3, 3, 4, 5]]),
+    torch.tensor([[0, 2, 3, 3, 4, 0, 3, 0], [2, 2, 2, 1, 3, 0, 0, 0]]),
+)
+
+OPERATORS = ["pool", "spread", "row_offsets", "propagate", "transfer"]
 
 
 def test_offsets_of_edges_that_are_not_sorted_stay_inside():
@@ -142,6 +152,16 @@ def test_reference_implementations_equal_the_kernels(name):
     if name == "propagate":
         unweighted = (*arguments[:3], None, False)
         torch.testing.assert_close(reference(*unweighted), operator(*unweighted))
+
+
+def test_transfer_sums_the_rows_that_a_place_lists():
+    x = random(2, 6, 3)
+    found = ragged.transfer_op(x, *LISTS)
+    assert torch.equal(found[0, 0], x[0, 5] + x[0, 0])
+    assert torch.equal(found[0, 1], torch.zeros(3, dtype=x.dtype))
+    torch.testing.assert_close(found[1, 2], 2 * x[1, 1] + x[1, 0])
+    back = ragged.transfer_op(random(2, 5, 3, seed=1), *LISTS[2:], *LISTS[:2])
+    torch.testing.assert_close((back * x).sum(), (found * random(2, 5, 3, seed=1)).sum())
 
 
 def test_stacked_models_are_one_call_with_the_same_numbers():
