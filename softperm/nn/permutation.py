@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from softperm.ops.equal_rows import EqualRows, equal_rows
 from softperm.ops.inference import align_edges, forward_only
 from softperm.ops.layers import vertex_linear
 from softperm.ops.operators import has_values, is_tracked
+from softperm.ops.pairs import pair_sums
 from softperm.ops.ragged import owners, pool, propagate
 from softperm.ops.transport import sinkhorn, softmax
 
@@ -437,8 +439,8 @@ def align_distances(
 
     Distances are the same however a graph is rotated, moved or renumbered. A vertex is paired with
     the vertices of its own graph alone, in a row that has room for the largest graph among those
-    computed together (on a GPU, of the batch): the cost is V · N · K · P. Gradients reach D and the
-    functions, not the positions.
+    computed together (with gradients or on a GPU, of the batch): the cost is V · N · K · P.
+    Gradients reach D and the functions, not the positions.
 
     Args:
         d: soft permutations of all graphs, vertices laid end to end.
@@ -461,15 +463,31 @@ def align_distances(
     readable = ptr.device.type == "cpu" and has_values(ptr)
     pos = pos.detach().to(d.dtype)
     rows = []
-    for u in vertices.split(max(1, PAIRS_AT_ONCE // max(1, largest))):
+    at_once = max(1, PAIRS_AT_ONCE // max(1, largest))
+    parts: list[int] | int = at_once
+    if torch.is_grad_enabled() and len(d):  # a gradient needs all pairs of a graph together
+        parts = _whole_graphs(ptr, len(d), at_once) if readable else len(d)
+    for u in vertices.split(parts):
         room = int(size[u].max()) if readable and len(u) else largest
         place = torch.arange(room, device=d.device)  # (N,)
         v = first[u, None] + place  # (v, N)
         pair = (place < size[u, None]) & (v != u[:, None])
-        v = torch.where(pair, v, 0)
+        v = torch.where(pair, v, u[:, None])
         distance = (pos[u, None] - pos[v]).square().sum(2).sqrt()  # (v, N)
         weights = torch.where(pair[..., None], weigh(distance), 0.0)  # (v, N, K)
-        rows.append(weights.mT @ d[v])  # (v, K, P)
+        x, begin = (d[u], u[0]) if isinstance(parts, list) else (d, 0)
+        own = (u - first[u]).clamp(max=max(0, room - 1))  # outside every graph any place
+        rows.append(pair_sums(weights, x, v - begin, own))  # (v, K, P)
     reached = torch.cat(rows)  # (V, K, P)
     aligned = pool(d, reached.flatten(1), ptr)  # (B, P, KP)
     return aligned.unflatten(2, reached.shape[1:]).mT  # (B, P, P, K)
+
+
+def _whole_graphs(ptr: Int[Tensor, " B1"], rows: int, most: int) -> list[int]:
+    """Rows of consecutive graphs, at most ``most`` unless one graph has more."""
+    cuts = [0]
+    ends = [*ptr.tolist(), rows]
+    for end, following in pairwise(ends):
+        if following - cuts[-1] > most and end > cuts[-1]:
+            cuts.append(end)
+    return [after - before for before, after in pairwise([*cuts, rows]) if after > before]

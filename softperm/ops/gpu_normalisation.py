@@ -19,7 +19,7 @@ SHARE = 128  # rows in a share, unless that makes more than MOST_SHARES
 MOST_SHARES = 32
 
 
-@gpu_kernel(do_not_specialize=["V", "shares"])
+@gpu_kernel(do_not_specialize=["V", "shares"], do_not_specialize_on_alignment=["count"])
 def _moments_kernel(
     x, count, rows, mean, power, V, H, shares, ROWS: tl.constexpr, BH: tl.constexpr
 ):  # fmt: skip
@@ -132,7 +132,7 @@ def _sums_kernel(
     tl.store(d_bias + (m * shares + s) * H + h, of_bias, there)
 
 
-@gpu_kernel(do_not_specialize=["V", "shares"])
+@gpu_kernel(do_not_specialize=["V", "shares"], do_not_specialize_on_alignment=["count"])
 def _backward_kernel(
     grad, x, weight, bias, mean, var, count, weights, biases, d_x, d_weight, d_bias,
     V, H, shares,

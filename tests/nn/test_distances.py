@@ -108,8 +108,36 @@ def test_the_bins_of_a_network_are_gaussians_that_are_mixed():
     assert_close(one.weigh(torch.tensor([[3.0]])), np.exp(-0.5) * one.mixtures[None])
 
 
-def test_gradients_are_those_of_finite_differences():
-    torch.autograd.gradcheck(lambda d: aligned(d), D.clone().requires_grad_())
+@pytest.mark.parametrize("largest", [None, 8, 20])
+@pytest.mark.parametrize("at_once", [1, 40, 1 << 20])
+def test_gradients_are_those_of_finite_differences(largest, at_once, monkeypatch):
+    monkeypatch.setattr(permutation, "PAIRS_AT_ONCE", at_once)
+    torch.autograd.gradcheck(lambda d: aligned(d, largest=largest), D.clone().requires_grad_())
+    view = AlignedDistances(bins=5, furthest=3.0, channels=2).double()
+    batch = Data(pos=POS, ptr=PTR, largest=largest)
+
+    def mixed(mixtures):
+        return torch.func.functional_call(view, {"mixtures": mixtures}, (D, batch))
+
+    torch.autograd.gradcheck(mixed, view.mixtures.detach().clone().requires_grad_())
+
+
+def test_gradients_of_stacked_models_are_their_own():
+    d = torch.stack([D, D.flip(0)]).requires_grad_()
+    pos = torch.stack([POS, POS.flip(1)])
+
+    def both(d, pos):
+        return align_distances(d, pos, PTR, gaussians, 8)
+
+    stacked = torch.vmap(both)(d, pos)
+    weight = drawn(*stacked.shape)
+    (ours,) = torch.autograd.grad((stacked * weight).sum(), d)
+    alone = torch.stack([both(*each) for each in zip(d, pos, strict=True)])
+    assert_close(stacked, alone)
+    assert_close(ours, torch.autograd.grad((alone * weight).sum(), d)[0])
+
+
+def test_gradients_with_positions_are_numbers():
     assert not aligned(D.clone().requires_grad_(), POS.clone().requires_grad_()).isnan().any()
 
 
@@ -312,7 +340,8 @@ def test_smiles_have_no_positions():
         PiGNNRegressor(distance_bins=3, **SMALL).fit(["CCO", "CC"], [1.0, 2.0])
 
 
-def test_small_graphs_beside_a_large_one_cost_no_more_than_their_own_pairs(monkeypatch):
+@pytest.mark.parametrize("gradients", [False, True])
+def test_small_graphs_beside_a_large_one_cost_no_more_than_their_own_pairs(gradients, monkeypatch):
     monkeypatch.setattr(permutation, "PAIRS_AT_ONCE", 400)
     sizes = [100, *[5] * 60]
     ptr = torch.tensor([0, *sizes]).cumsum(0)
@@ -323,7 +352,8 @@ def test_small_graphs_beside_a_large_one_cost_no_more_than_their_own_pairs(monke
         pairs.append(distance.numel())
         return distance[..., None]
 
-    aligned = align_distances(d, pos, ptr, weigh)
+    with torch.set_grad_enabled(gradients):
+        aligned = align_distances(d, pos, ptr, weigh)
     assert sum(pairs) <= 100 * 100 + 300 * 5 + 4 * 100
     for b in range(len(sizes)):
         own = slice(ptr[b], ptr[b + 1])

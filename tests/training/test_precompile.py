@@ -27,9 +27,8 @@ def network(settings: dict) -> torch.nn.Module:
     return build(ModelConfig(2, **SIZES, **settings), seed=0).train()
 
 
-def merged(model: torch.nn.Module):
-    """The mini-batch of a step for which equal vertices are merged."""
-    equal = equal_features(GRAPHS, model)
+def of_fixed_shape(equal: dict):
+    """The mini-batch of a step for which these vertices are merged."""
     shape = BatchShape.for_batches(GRAPHS, INDEX, equal)
     arrays, _ = gather(GRAPHS, INDEX[None], shape, equal)
     return fixed_batch({name: array[0] for name, array in arrays.items()}, shape, equal)
@@ -48,7 +47,7 @@ def forms(calls: list) -> set:
 @pytest.mark.parametrize("settings", CONFIGS, ids=str)
 def test_the_operators_are_those_of_a_real_step(settings, merging):
     model = network(settings)
-    batch = merged(model) if merging else BATCH
+    batch = of_fixed_shape(equal_features(GRAPHS, model)) if merging else BATCH
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random = torch.get_rng_state()
     found = operator_calls(model, batch)
@@ -112,6 +111,6 @@ def test_a_step_on_a_gpu_compiles_nothing_more(settings, merging, monkeypatch):
 
     monkeypatch.setattr(jit.JITFunction, "_do_compile", noted)
     learnt = [p for p in model.parameters() if p.requires_grad]
-    batch = (merged(model) if merging else BATCH).to("cuda")
+    batch = of_fixed_shape(equal).to("cuda")
     torch.autograd.grad(model(batch).sum(), learnt, allow_unused=True)
     assert missed == []
