@@ -67,8 +67,11 @@ def adjacency_view(
 
 
 def attribute_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P F"]:
-    """DᵀX."""
-    return align_attributes(d, batch.x, batch.ptr)
+    """DᵀX; where equal vertices are known, those of a graph with the same attributes as one row."""
+    rows = (batch.get("equal") or {}).get("attributes")
+    if rows is None:
+        return align_attributes(d, batch.x, batch.ptr)
+    return align_attributes(rows.collect(d), rows.select(batch.x), rows.ptr)
 
 
 def encoded_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P H"]:

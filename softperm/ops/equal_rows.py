@@ -50,9 +50,16 @@ class EqualRows:
 
     def expand(self, rows: Float[Tensor, "U F"]) -> Float[Tensor, "V F"]:
         """The row of each vertex; zeros for a vertex outside every graph."""
-        vertex = torch.arange(len(self.place) + 1, device=rows.device)
-        own = Lists(torch.minimum(vertex, self.starts[-1]), self.place)
-        return transfer(rows, own, Lists(self.starts, self.order))
+        return transfer(rows, self._own(rows.device), Lists(self.starts, self.order))
+
+    def collect(self, x: Float[Tensor, "V F"]) -> Float[Tensor, "U F"]:
+        """The sum over the vertices of each distinct row."""
+        return transfer(x, Lists(self.starts, self.order), self._own(x.device))
+
+    def _own(self, device: torch.device) -> Lists:
+        """The distinct row of each vertex, as lists of one or none."""
+        vertex = torch.arange(len(self.place) + 1, device=device)
+        return Lists(torch.minimum(vertex, self.starts[-1]), self.place)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> EqualRows:
         """The same on another device; PyG's batches call it for what they hold."""

@@ -45,8 +45,8 @@ class Tile:
     registers: int
 
 
-CHIP = (Tile(1024, 1, 168), Tile(4096, 4, 168), Tile(16384, 16, 128))
-"""Tiles of problems that fit on chip: 32, 128 and 512 rows at up to 32 columns."""
+CHIP = (Tile(1024, 1, 168), Tile(2048, 2, 168), Tile(4096, 4, 168), Tile(16384, 16, 128))
+"""Tiles of problems that fit on chip: 32, 64, 128 and 512 rows at up to 32 columns."""
 
 STREAM = Tile(8192, 8, 128)
 """Tiles of larger problems: half a multiprocessor, so that two trainings run concurrently."""
