@@ -19,6 +19,7 @@ from softperm.cli.console import (
 )
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
 from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise, output_option
+from softperm.errors import counted
 from softperm.progress import progress_bars
 from softperm.settings import FieldNames, names_in
 
@@ -168,7 +169,7 @@ def evaluate(
                 source = load()
                 graphs = source.data
                 many = f", {len(graphs.targets)} targets" if len(graphs.targets) > 1 else ""
-                log(f"{graphs.name}: {len(graphs.graphs)} graphs, {graphs.kind}{many}")
+                log(f"{graphs.name}: {counted(len(graphs.graphs), 'graph')}, {graphs.kind}{many}")
                 add_classes(out, dict.fromkeys(graphs.targets, source.classes))
                 recipe_here = plan.for_dataset(graphs.name)
                 contenders = [make_contender(recipe_here, name) for name in models]
@@ -344,10 +345,10 @@ def _keep_best(
         folder = out / "best" / target
         folder.mkdir(parents=True, exist_ok=True)
         held_out = len(examples.split.validation)
-        rest = f"all {len(examples.y)} graphs"
+        rest = f"all {len(examples.y):,} graphs"
         if held_out:
             train = len(examples.split.train)
-            rest = f"{train} graphs, {held_out} held out to decay the learning rate"
+            rest = f"{counted(train, 'graph')}, {held_out:,} held out to decay the learning rate"
         log(f"{target}: training {best.model} on {rest}")
         kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
         fabric = connect(find_device(device))

@@ -31,6 +31,7 @@ from softperm.cli.inputs import (
     read_file,
     say_unreadable,
 )
+from softperm.errors import by_count, counted
 from softperm.parallel import map_in_processes, map_on_ray
 from softperm.progress import progress_bars
 
@@ -87,7 +88,9 @@ def index(
             parts = over(PartReader(costs, symmetrise, skip_empty, strict), shards, processes)
             library, present, problems = build_from_parts(parts, out, costs, library, report)
         if present:
-            echo(f"{present:,} graphs are already in the index")
+            echo(
+                f"{counted(present, 'graph')} {by_count(present, 'is', 'are')} already in the index"
+            )
         if vectors is not None or (out / VECTORS).exists():
             file = read_file(data, smiles_column, symmetrise, skip_empty, id_column=id_column)
             with naming_graphs(file.ids):

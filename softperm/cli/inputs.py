@@ -21,6 +21,7 @@ from softperm.cli.console import (
     ready_file,
     ready_folder,
 )
+from softperm.errors import by_count, counted
 from softperm.progress import progress_bars
 from softperm.settings import STANDARD_FIELDS, FieldNames, Parameter, parameters
 
@@ -191,8 +192,9 @@ def compute_table(
             summary, score = streaming.write_table(worker, shards, out, identity, compute, report)
         if summary.problems:
             echo(
-                f"{summary.problems:,} of {summary.rows:,} graphs have no result, the column "
-                f"problem says why; the first: {summary.first_problem}"
+                f"{summary.problems:,} of {counted(summary.rows, 'graph')} "
+                f"{by_count(summary.problems, 'has', 'have')} no result, the column problem says "
+                f"why; the first: {summary.first_problem}"
             )
         return summary, len(worker.names) if worker.vectors else score
 
@@ -294,7 +296,7 @@ def read_file(
 def say_unreadable(problems: Sequence[str]) -> None:
     """Counts the rows that were left out, and names the first, if there are some."""
     if problems:
-        rows = "1 row" if len(problems) == 1 else f"{len(problems):,} rows"
+        rows = counted(len(problems), "row")
         echo(f"left out {rows} that cannot be read; the first: {problems[0]}")
 
 

@@ -23,6 +23,7 @@ from softperm.cli.inputs import (
     output_option,
     read_file,
 )
+from softperm.errors import by_count, counted
 from softperm.files import CSVWriter, write_atomically
 from softperm.progress import progress_bars
 
@@ -113,7 +114,10 @@ def search(
         _draw(index, file.graphs[0], file.ids[0], results[0], picture)
     undecided = sum(len(result.undecided) for result in results)
     if undecided:
-        echo(f"{undecided:,} graphs are undecided; a longer --time-limit helps")
+        echo(
+            f"{counted(undecided, 'graph')} {by_count(undecided, 'is', 'are')} undecided; a longer "
+            "--time-limit helps"
+        )
     print_result(
         {
             "queries": len(results),

@@ -29,6 +29,7 @@ from softperm.cli.inputs import (
     settings_from,
     with_settings,
 )
+from softperm.errors import counted
 from softperm.files import write_atomically
 from softperm.progress import progress_bars
 from softperm.settings import FieldNames, Rule, check_settings, names_in
@@ -164,7 +165,7 @@ def train(
         if first:
             print_result(result, as_json)
         if result["interrupted"]:
-            done = f"stopped after {result['epochs']} of {settings['epochs']} epochs"
+            done = f"stopped after {result['epochs']} of {counted(settings['epochs'], 'epoch')}"
             log(f"{done}; the same command with --out {out} resumes it")
             raise typer.Exit(130)
 
@@ -219,7 +220,7 @@ def _read(
         problems = file.problems
         if problems:
             log(
-                f"left out {len(problems):,} row{'s' * (len(problems) > 1)} that cannot be read, "
+                f"left out {counted(len(problems), 'row')} that cannot be read, "
                 f"{PROBLEMS} in the run folder lists them; the first: {problems[0]}"
             )
         kind = sources.choose_task(task, file)
@@ -230,7 +231,8 @@ def _read(
         with naming_graphs(file.ids):
             examples = sources.from_file(file, kind, **shares, seed=seed)
     split = examples.split
+    graphs = counted(len(examples.y), "graph")
     sizes = [f"{len(split.train)} to train", f"{len(split.validation)} to validate"]
-    log(f"{examples.name}: {len(examples.y)} graphs, {', '.join(sizes)}, {len(split.test)} to test")
+    log(f"{examples.name}: {graphs}, {', '.join(sizes)}, {len(split.test)} to test")
     log(f"fields of the graphs: {sources.describe_fields(examples.vocabulary)}")
     return examples, problems

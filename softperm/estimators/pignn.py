@@ -24,7 +24,7 @@ from softperm.data.datasets.splits import Split
 from softperm.data.features import ColourVocabulary, StructuralFeatures, VertexFeatures
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
-from softperm.errors import GraphError, one_line
+from softperm.errors import GraphError, counted, one_line
 from softperm.nn.attribution import TOLERANCE, Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
@@ -309,7 +309,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             own = None if train.weight is None else train.weight[train.index]
             factors = class_factors(settings.class_weight, self.task_, train.y[train.index], own)
         with progress_bars(self.progress) as report:
-            report("growing random forests", 0, 1, f"{forest.trees} trees")
+            report("growing random forests", 0, 1, counted(forest.trees, "tree"))
             return GraphForest.fit(
                 train.graphs,
                 train.index,
@@ -690,7 +690,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """Raises ValueError unless settings, targets and vocabulary fit the networks."""
         model = models[0]
         if len(models) != self.ensemble:
-            raise ValueError(f"ensemble is {self.ensemble}, but there are {len(models)} networks")
+            raise ValueError(
+                f"ensemble is {self.ensemble}, but the file holds {counted(len(models), 'network')}"
+            )
         config, vocabulary = model.config, self.vocabulary_
         assert config is not None
         labels = [sum(map(len, columns)) for columns in (vocabulary.labels, vocabulary.edge_labels)]
@@ -953,7 +955,9 @@ def _fit(
         weight=train.weight, device=device,
     )  # fmt: skip
     results = stack.fit(
-        on_epoch=lambda number: report("training", number, settings.epochs, f"{count} networks"),
+        on_epoch=lambda number: report(
+            "training", number, settings.epochs, counted(count, "network")
+        ),
         callbacks=callbacks,
         **files,
     )

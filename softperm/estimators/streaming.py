@@ -31,7 +31,7 @@ from softperm.data.formats.shards import ROWS, Shard, canonical_graph
 from softperm.data.formats.tables import Record, Unreadable, as_column, parse_cells
 from softperm.data.result_files import Results, join_parts, write_part
 from softperm.data.vocabulary import UnseenLabels
-from softperm.errors import GraphError, GraphWarning
+from softperm.errors import GraphError, GraphWarning, by_count, counted
 from softperm.estimators.pignn import NOT_FINITE, PiGNNEstimator, load_estimator
 from softperm.files import exclusive, remove_abandoned, write_atomically
 from softperm.parallel import cores, map_in_processes, one_torch_thread
@@ -139,7 +139,8 @@ class Summary:
         count = self.rows - self.problems
         warn_removed_edges(self.loops, self.duplicates, self.changed, count, stacklevel=2)
         if self.empty:
-            words = f"{self.empty:,} of {self.rows:,} graphs have no vertices"
+            words = f"{self.empty:,} of {counted(self.rows, 'graph')} "
+            words += f"{by_count(self.empty, 'has', 'have')} no vertices"
             warnings.warn(GraphWarning(range(self.empty), words, self.empty_first), stacklevel=2)
         for words in self.warnings:
             warnings.warn(words, stacklevel=2)
@@ -539,7 +540,7 @@ def _in_order(
             yield before, _there(worker, before)
         rows += summary.rows
         rate = rows / max(time.monotonic() - began, 1e-9)
-        report(activity, shares[number], 1, f"{rows:,} graphs, {rate:,.0f} a second")
+        report(activity, shares[number], 1, f"{counted(rows, 'graph')}, {rate:,.0f} a second")
         yield number, summary
         expected = number + 1
     for before in range(expected, len(shares)):

@@ -238,9 +238,9 @@ def test_an_aligner_reads_positions():
 def test_a_graph_without_vertices_needs_no_positions():
     graphs = [*positioned(GRAPHS), nx.Graph()]
     model = PiGNNClassifier(distance_bins=3, **SMALL)
-    with pytest.warns(UserWarning, match="1 of 11 graphs have no vertices"):
+    with pytest.warns(UserWarning, match="1 of 11 graphs has no vertices"):
         model.fit(graphs, np.arange(11) % 2)
-    with pytest.warns(UserWarning, match="1 of 1 graphs have no vertices"):
+    with pytest.warns(UserWarning, match="1 of 1 graph has no vertices"):
         assert model.predict(graphs[-1:]).shape == (1,)
 
 
@@ -289,7 +289,7 @@ def test_positions_have_as_many_coordinates_as_in_training(tmp_path):
     (out / "rings.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     done = run_command("predict", out / "model", out / "rings.jsonl", "--out", out / "p.csv")
     assert done.exit_code == 0, done.output
-    assert "1 of 5 graphs have no result" in done.stderr
+    assert "1 of 5 graphs has no result" in done.stderr
     assert sentence in done.stderr
 
 

@@ -32,7 +32,7 @@ from softperm.data.formats.tables import MAX_CELL_LINES, Record, Table, Unreadab
 from softperm.data.formats.tu import read_tu_graphs
 from softperm.data.graphs import read_data
 from softperm.data.molecules import raw_graph_from_smiles
-from softperm.errors import GraphError
+from softperm.errors import GraphError, counted
 from softperm.files import size_limit
 from softperm.parallel import batches
 from softperm.pyg import Data
@@ -214,7 +214,8 @@ def _parts(
         archives = [name for name in source.names if name.lower().endswith(".zip")]
         if not readers and archives:
             raise ValueError(
-                f"{path} holds {len(archives)} zip files; name one of them, such as {archives[0]}"
+                f"{path} holds {counted(len(archives), 'zip file')}; name one of them, such as "
+                f"{archives[0]}"
             )
         raise ValueError(f"{path} holds {content}; expected one dataset: {_KNOWN}")
     (read,) = readers

@@ -159,7 +159,7 @@ def test_directed_files_need_symmetrise(tmp_path):
 
 def test_removed_edges_of_a_file_are_counted_in_one_warning(tmp_path):
     noisy = TU | {"TOY_A.txt": "1, 2\n2, 1\n3, 4\n4, 3\n1, 1\n1, 2\n2, 1\n"}
-    with pytest.warns(UserWarning, match="1 self-loops and 2 duplicates") as caught:
+    with pytest.warns(UserWarning, match="1 self-loop and 2 duplicates") as caught:
         read_graphs(write(tmp_path / "TOY", noisy))
     assert len(caught) == 1
     line = '{"nodes": [{"id": 0}, {"id": 1}], "links": [{"source": 0, "target": 1}, '
