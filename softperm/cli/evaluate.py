@@ -18,7 +18,14 @@ from softperm.cli.console import (
     ready_folder,
 )
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
-from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise, output_option
+from softperm.cli.inputs import (
+    DataRoot,
+    Device,
+    Json,
+    Symmetrise,
+    output_option,
+    say_unreadable,
+)
 from softperm.errors import counted
 from softperm.progress import progress_bars
 from softperm.settings import FieldNames, names_in
@@ -96,6 +103,13 @@ def evaluate(
     ] = None,
     data_root: DataRoot = None,
     symmetrise: Symmetrise = False,
+    strict: Annotated[
+        bool,
+        Option(
+            help="With --data: stop at the first row that cannot be read; by default it is left "
+            "out."
+        ),
+    ] = False,
     keep_best: Annotated[
         bool,
         Option(
@@ -146,7 +160,9 @@ def evaluate(
         configurations_tried = chain.from_iterable(each.configurations for each in tried)
         fields = FieldNames(positions=any(c.get("distance_bins") for c in configurations_tried))
         with lines():
-            own = _own(plan, data, target, task, smiles_column, symmetrise, seed, folds, fields)
+            own = _own(
+                plan, data, target, task, smiles_column, symmetrise, strict, seed, folds, fields
+            )
         loaders = [lambda: own]
     if keep_best and not any(name.partition("+")[0] in PI_GNN for name in models):
         raise ValueError("--keep-best trains a π-GNN: name one with --models, such as pi-gnn")
@@ -162,12 +178,15 @@ def evaluate(
     executor = _executor(engine, device, address, abreast)
     records: list[Record] = []
     errors: list[str] = []
+    problems: list[str] = []
     trained: dict[str, str] = {}
     with claimed_folder(out, choices, models, targets), logging_to(out / "log.txt") as log:
         for load in loaders:
             try:
                 source = load()
                 graphs = source.data
+                say_unreadable(source.problems, log, out)
+                problems += source.problems
                 many = f", {len(graphs.targets)} targets" if len(graphs.targets) > 1 else ""
                 log(f"{graphs.name}: {counted(len(graphs.graphs), 'graph')}, {graphs.kind}{many}")
                 add_classes(out, dict.fromkeys(graphs.targets, source.classes))
@@ -201,6 +220,8 @@ def evaluate(
             cells = cells_of(records)
             summary = {f"{c.dataset} {c.model}": shown(c) for c in cells}
             result = {"cells": numbers(cells)} if as_json else summary
+            if problems:
+                result |= {"unreadable_rows": len(problems)}
             print_result({**result, "report": str(paths["html"]), **trained}, as_json)
     if errors:
         raise ValueError("; ".join(errors))
@@ -272,11 +293,13 @@ class _Source:
         classes: names of the classes of a classification, by code.
         training: all graphs with a target, to train a model on; the settings of the model say
             which share is held out to validate on, and whether positions are read.
+        problems: rows of the file that cannot be read and were left out.
     """
 
     data: EvaluationData
     classes: tuple[str, ...]
     training: Callable[[str, Mapping[str, Any]], TrainingData]
+    problems: tuple[str, ...] = ()
 
 
 def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable[[], _Source]:
@@ -381,6 +404,7 @@ def _own(
     task: str,
     smiles_column: str | None,
     symmetrise: bool,
+    strict: bool,
     seed: int,
     folds: int,
     fields: FieldNames,
@@ -394,7 +418,7 @@ def _own(
 
     def read(fields: FieldNames) -> Any:
         with progress_bars() as report:
-            return read_file(data, *columns, fields=fields, progress=report, strict=True)
+            return read_file(data, *columns, fields=fields, progress=report, strict=strict)
 
     file = read(fields)
     kind = choose_task(task, file)
@@ -412,4 +436,5 @@ def _own(
         from_graphs(recipe, name, examples.graphs, y, kind, seed, folds),
         () if examples.classes is None else tuple(map(str, examples.classes)),
         training,
+        tuple(file.problems),
     )

@@ -22,6 +22,7 @@ from softperm.cli.console import (
     ready_folder,
 )
 from softperm.errors import by_count, counted
+from softperm.files import write_atomically
 from softperm.progress import progress_bars
 from softperm.settings import STANDARD_FIELDS, FieldNames, Parameter, parameters
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from softperm.estimators.streaming import Summary
 
 ENGINES = ("local", "ray")
+UNREADABLE = "unreadable.txt"  # rows of a file that a run leaves out
 
 data_option = partial(typer.Option, rich_help_panel="Data")
 hardware_option = partial(typer.Option, rich_help_panel="Hardware")
@@ -293,11 +295,21 @@ def read_file(
     return file
 
 
-def say_unreadable(problems: Sequence[str]) -> None:
-    """Counts the rows that were left out, and names the first, if there are some."""
-    if problems:
-        rows = counted(len(problems), "row")
-        echo(f"left out {rows} that cannot be read; the first: {problems[0]}")
+def say_unreadable(
+    problems: Sequence[str], log: Callable[[str], None] = echo, folder: Path | None = None
+) -> None:
+    """Counts the rows that were left out, and names the first, if there are some.
+
+    All of them are listed in ``unreadable.txt`` of the run folder, where there is one.
+    """
+    if not problems:
+        return
+    listed = ""
+    if folder is not None:
+        write_atomically(folder / UNREADABLE, "".join(f"{line}\n" for line in problems))
+        listed = f", {UNREADABLE} in the run folder lists them"
+    rows = counted(len(problems), "row")
+    log(f"left out {rows} that cannot be read{listed}; the first: {problems[0]}")
 
 
 # Options derived from the declared settings, and options that several commands share.
