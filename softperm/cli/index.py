@@ -18,15 +18,18 @@ from softperm.cli.console import (
     ready_folder,
 )
 from softperm.cli.inputs import (
+    DataRoot,
     Engine,
     IdColumn,
     Json,
     Processes,
     SkipEmpty,
     SmilesColumn,
+    Source,
     Strict,
     Symmetrise,
     check_engine,
+    graphs_file,
     output_option,
     read_file,
     say_unreadable,
@@ -39,7 +42,7 @@ VECTORS = "vectors"  # folder of the vectors in that of an index
 
 
 def index(
-    data: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
+    data: Source,
     out: Annotated[Path, output_option(help="Folder of the index.")],
     add: Annotated[bool, typer.Option(help="Add to an existing index.")] = False,
     edge_substitution: Annotated[
@@ -57,6 +60,7 @@ def index(
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
     strict: Strict = False,
+    data_root: DataRoot = None,
     engine: Engine = "local",
     processes: Processes = None,
     as_json: Json = False,
@@ -76,6 +80,7 @@ def index(
     if add and not out.exists():
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
     check_engine(engine)
+    data = graphs_file(data, data_root)
     over = map_on_ray if engine == "ray" else map_in_processes
     with only_writer(out, ready_folder(out)), lines(), progress_bars() as report:
         _clear_unfinished(out, add)

@@ -295,6 +295,17 @@ def read_file(
     return file
 
 
+def graphs_file(source: str, data_root: Path | None) -> str:
+    """The path of a file of graphs, or of the file of the dataset with this name."""
+    from softperm.training.sources import is_dataset
+
+    if not is_dataset(source):
+        return source
+    from softperm.data.datasets.dataset import dataset_file
+
+    return str(dataset_file(source, data_root))
+
+
 def say_unreadable(
     problems: Sequence[str], log: Callable[[str], None] = echo, folder: Path | None = None
 ) -> None:

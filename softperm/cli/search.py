@@ -12,14 +12,17 @@ import typer
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.index import VECTORS
 from softperm.cli.inputs import (
+    DataRoot,
     Engine,
     IdColumn,
     Json,
     Processes,
     SmilesColumn,
+    Source,
     Strict,
     Symmetrise,
     check_engine,
+    graphs_file,
     output_option,
     read_file,
 )
@@ -32,7 +35,7 @@ PICTURED = 5  # hits beside a query in a picture
 
 def search(
     library: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of softperm index.")],
-    queries: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
+    queries: Source,
     k: Annotated[int | None, typer.Option("-k", help="Number of graphs; 10 by default.")] = None,
     within: Annotated[float | None, typer.Option(help="All graphs up to this distance.")] = None,
     where: Annotated[
@@ -60,6 +63,7 @@ def search(
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
     strict: Strict = False,
+    data_root: DataRoot = None,
     engine: Engine = "local",
     processes: Processes = None,
     as_json: Json = False,
@@ -86,6 +90,7 @@ def search(
     check_engine(engine)
     if engine == "ray" and by == "vector":
         raise ValueError("--engine ray needs --by graph")
+    queries = graphs_file(queries, data_root)
     for path in (out, matchings, picture):
         if path is not None:
             ready_file(path, queries, library / "index.json")
