@@ -190,14 +190,22 @@ def test_the_name_of_a_collection_and_its_files_give_the_same_model_and_predicti
     same_weights(named.model_, from_files.model_)
     assert named.vocabulary_ == from_files.vocabulary_
     assert named.classes_.tolist() == from_files.classes_.tolist() == [-1, 1]
-    tables = []
-    for run, source in (("named", files), ("files", "TINY"), ("named", "TINY")):
+    tables, scores = [], []
+    for run, source, other in (
+        ("named", files, "graph_label"),
+        ("files", "TINY", "class"),
+        ("named", "TINY", None),
+    ):
         out = tmp_path / "p.csv"
-        place = ("--data-root", tmp_path, "--device", "cpu")
+        place = ("--data-root", tmp_path, "--device", "cpu", "--json")
         done = run_command("predict", tmp_path / run, source, "--out", out, *place)
         assert done.exit_code == 0, done.output
+        said = json.loads(done.stdout)
+        assert said.get("scored_target") == other, "targets of another name are said"
         tables.append(out.read_text())
+        scores.append((said["metric"], said["score"], said["scored_graphs"]))
     assert tables[0] == tables[1] == tables[2]
+    assert scores[0] == scores[1] == scores[2]
 
 
 def test_a_dataset_with_other_fields_than_in_training_is_refused(root, tmp_path):
