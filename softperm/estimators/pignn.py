@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -75,6 +76,8 @@ NOT_FINITE = (
     "is not a finite number: its attributes or weights are too large for this model; scale them as "
     "those of the training graphs are, or leave the graph out"
 )
+FAR_GRAPHS, FAR_VERTICES = 256, 128  # training graphs, and vertices of each, that are compared
+FAR_SHARE = 0.1  # of their pairs that may be farther apart than distance_range without a warning
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
 
 Graphs = Sequence[Any] | np.ndarray
@@ -864,6 +867,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 "vertices: graphs larger than the capacity are not padded",
                 stacklevel=4,
             )
+        if values["distance_bins"] and "pos" in graphs.extra:
+            _warn_far_pairs(graphs, data.split.train, values["distance_range"])
         codes = values["categories"] == "embedding"
         graphs = replace(graphs, codes=codes)
         return ModelConfig(
@@ -909,6 +914,24 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
     def _set_targets(self, config: dict[str, Any]) -> None:
         """Restores the targets and the task of a saved estimator."""
         raise NotImplementedError
+
+
+def _warn_far_pairs(graphs: Collection, train: Int[Tensor, " t"], furthest: float) -> None:
+    """Warns if many pairs of vertices of training graphs are farther apart than the last bin."""
+    chosen = graphs.select(train[:: -(-len(train) // FAR_GRAPHS)])
+    apart = []
+    for first, last in pairwise(chosen.ptr.tolist()):
+        some = chosen.extra["pos"][first : last : -(-max(last - first, 1) // FAR_VERTICES)]
+        apart.append(torch.nn.functional.pdist(some.double()))
+    distances = torch.cat(apart).numpy()
+    share = float((distances > furthest).mean()) if len(distances) else 0.0
+    if share > FAR_SHARE:
+        warnings.warn(
+            f"{share:.0%} of the pairs of vertices are farther apart than distance_range, "
+            f"{furthest:g}, and distances far beyond it count as 0: set distance_range to the size "
+            f"of the graphs (99% of the pairs are within {np.quantile(distances, 0.99):.3g})",
+            stacklevel=5,
+        )
 
 
 _MEMBER = "ensemble."  # begins the names of tensors of all networks but the first
