@@ -616,10 +616,11 @@ def _least_squares(
 
 
 def _network_share(task: Task, weigh: bool) -> float:
-    """The share of a network in the mean with forests, without evidence.
+    """The share of a network in the mean with forests, without validation graphs.
 
-    It counts as much as each of the forests. In a regression, where networks are much better than
-    forests, it counts as much as all of them.
+    Out-of-bag predictions decide between forests only: the network has learnt from all training
+    graphs. It counts as much as each of the forests. In a regression, where networks are much
+    better than forests, it counts as much as all of them.
     """
     if isinstance(task, Regression):
         return 1 / 2
