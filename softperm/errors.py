@@ -1,4 +1,4 @@
-"""Errors and warnings that know which graph they are about."""
+"""Errors and warnings that know which graph they are about, and counts in their messages."""
 
 from __future__ import annotations
 
@@ -56,6 +56,30 @@ class GraphWarning(UserWarning):
     def renamed(self, ids: Sequence[object]) -> GraphWarning:
         """The same warning with the graph's ID in the input in place of its position."""
         return GraphWarning(self.indices, self.problem, f"graph {ids[self.indices[0]]}")
+
+
+def by_count(count: int, one: str, several: str) -> str:
+    """The form of a word that fits a count, such as ``has`` or ``have``."""
+    return one if count == 1 else several
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun.
+
+    Args:
+        count: how many there are.
+        noun: what they are, in the singular.
+        plural: the plural; by default the regular one, and "vertices".
+
+    Example:
+        >>> counted(1, "row"), counted(2048, "row"), counted(2, "class"), counted(0, "vertex")
+        ('1 row', '2,048 rows', '2 classes', '0 vertices')
+    """
+    if plural is None:
+        stem = noun.removesuffix("vertex")
+        plural = f"{noun}es" if noun.endswith("ss") else f"{noun}s"
+        plural = plural if stem == noun else f"{stem}vertices"
+    return f"{count:,} {by_count(count, noun, plural)}"
 
 
 def one_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from softperm.cli.console import echo, ready_folder
 from softperm.cli.inputs import DataRoot, Json, Symmetrise
+from softperm.errors import counted
 from softperm.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _pictures(dataset: Dataset, out: Path) -> list[Path]:
 
 
 def _print_comparison(dataset: Dataset, compared: Sequence[Comparison]) -> None:
-    title = f"{dataset.name}: {len(dataset):,} graphs, {dataset.task}"
+    title = f"{dataset.name}: {counted(len(dataset), 'graph')}, {dataset.task}"
     rows = [
         {
             "": row.field.replace("_", " "),

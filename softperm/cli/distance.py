@@ -10,11 +10,14 @@ import typer
 
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.inputs import (
+    DataRoot,
     Json,
     SkipEmpty,
     SmilesColumn,
+    Source,
     Strict,
     Symmetrise,
+    graphs_file,
     output_option,
     read_file,
 )
@@ -22,7 +25,7 @@ from softperm.files import CSVWriter, remove_abandoned_parts, write_atomically
 
 
 def distance(
-    data: Annotated[Path, typer.Argument(help="Graphs, in any format that train reads.")],
+    data: Source,
     out: Annotated[Path, output_option(help="File to write: .npz or .csv.")] = Path(
         "distances.npz"
     ),
@@ -35,6 +38,7 @@ def distance(
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
     strict: Strict = False,
+    data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Compute the Frobenius distance of every pair of graphs.
@@ -49,11 +53,12 @@ def distance(
     writers = {".npz": _npz, ".csv": _csv}
     if out.suffix not in writers:
         raise ValueError(f"--out must end in .npz or .csv; got {out}")
+    data = graphs_file(data, data_root)
     ready_file(out, data)
     checkpoint = out.with_name(f".{out.name}.pairs")
     remove_abandoned_parts(checkpoint)
     with lines():
-        file = read_file(str(data), smiles_column, symmetrise, skip_empty, strict)
+        file = read_file(data, smiles_column, symmetrise, skip_empty, strict)
         with naming_graphs(file.ids):
             intervals = frobenius_intervals(
                 file.graphs,

@@ -18,7 +18,15 @@ from softperm.cli.console import (
     ready_folder,
 )
 from softperm.cli.evaluation_folder import add_classes, claimed_folder, classes_in
-from softperm.cli.inputs import DataRoot, Device, Json, Symmetrise, output_option
+from softperm.cli.inputs import (
+    DataRoot,
+    Device,
+    Json,
+    Symmetrise,
+    output_option,
+    say_unreadable,
+)
+from softperm.errors import counted
 from softperm.progress import progress_bars
 from softperm.settings import FieldNames, names_in
 
@@ -95,6 +103,13 @@ def evaluate(
     ] = None,
     data_root: DataRoot = None,
     symmetrise: Symmetrise = False,
+    strict: Annotated[
+        bool,
+        Option(
+            help="With --data: stop at the first row that cannot be read; by default it is left "
+            "out."
+        ),
+    ] = False,
     keep_best: Annotated[
         bool,
         Option(
@@ -145,7 +160,9 @@ def evaluate(
         configurations_tried = chain.from_iterable(each.configurations for each in tried)
         fields = FieldNames(positions=any(c.get("distance_bins") for c in configurations_tried))
         with lines():
-            own = _own(plan, data, target, task, smiles_column, symmetrise, seed, folds, fields)
+            own = _own(
+                plan, data, target, task, smiles_column, symmetrise, strict, seed, folds, fields
+            )
         loaders = [lambda: own]
     if keep_best and not any(name.partition("+")[0] in PI_GNN for name in models):
         raise ValueError("--keep-best trains a π-GNN: name one with --models, such as pi-gnn")
@@ -161,14 +178,17 @@ def evaluate(
     executor = _executor(engine, device, address, abreast)
     records: list[Record] = []
     errors: list[str] = []
+    problems: list[str] = []
     trained: dict[str, str] = {}
     with claimed_folder(out, choices, models, targets), logging_to(out / "log.txt") as log:
         for load in loaders:
             try:
                 source = load()
                 graphs = source.data
+                say_unreadable(source.problems, log, out)
+                problems += source.problems
                 many = f", {len(graphs.targets)} targets" if len(graphs.targets) > 1 else ""
-                log(f"{graphs.name}: {len(graphs.graphs)} graphs, {graphs.kind}{many}")
+                log(f"{graphs.name}: {counted(len(graphs.graphs), 'graph')}, {graphs.kind}{many}")
                 add_classes(out, dict.fromkeys(graphs.targets, source.classes))
                 recipe_here = plan.for_dataset(graphs.name)
                 contenders = [make_contender(recipe_here, name) for name in models]
@@ -200,6 +220,8 @@ def evaluate(
             cells = cells_of(records)
             summary = {f"{c.dataset} {c.model}": shown(c) for c in cells}
             result = {"cells": numbers(cells)} if as_json else summary
+            if problems:
+                result |= {"unreadable_rows": len(problems)}
             print_result({**result, "report": str(paths["html"]), **trained}, as_json)
     if errors:
         raise ValueError("; ".join(errors))
@@ -271,11 +293,13 @@ class _Source:
         classes: names of the classes of a classification, by code.
         training: all graphs with a target, to train a model on; the settings of the model say
             which share is held out to validate on, and whether positions are read.
+        problems: rows of the file that cannot be read and were left out.
     """
 
     data: EvaluationData
     classes: tuple[str, ...]
     training: Callable[[str, Mapping[str, Any]], TrainingData]
+    problems: tuple[str, ...] = ()
 
 
 def _loader(recipe: Recipe, name: str, root: Path | None, seed: int) -> Callable[[], _Source]:
@@ -344,10 +368,10 @@ def _keep_best(
         folder = out / "best" / target
         folder.mkdir(parents=True, exist_ok=True)
         held_out = len(examples.split.validation)
-        rest = f"all {len(examples.y)} graphs"
+        rest = f"all {len(examples.y):,} graphs"
         if held_out:
             train = len(examples.split.train)
-            rest = f"{train} graphs, {held_out} held out to decay the learning rate"
+            rest = f"{counted(train, 'graph')}, {held_out:,} held out to decay the learning rate"
         log(f"{target}: training {best.model} on {rest}")
         kind = PiGNNRegressor if isinstance(examples.task, Regression) else PiGNNClassifier
         fabric = connect(find_device(device))
@@ -380,6 +404,7 @@ def _own(
     task: str,
     smiles_column: str | None,
     symmetrise: bool,
+    strict: bool,
     seed: int,
     folds: int,
     fields: FieldNames,
@@ -393,7 +418,7 @@ def _own(
 
     def read(fields: FieldNames) -> Any:
         with progress_bars() as report:
-            return read_file(data, *columns, fields=fields, progress=report, strict=True)
+            return read_file(data, *columns, fields=fields, progress=report, strict=strict)
 
     file = read(fields)
     kind = choose_task(task, file)
@@ -411,4 +436,5 @@ def _own(
         from_graphs(recipe, name, examples.graphs, y, kind, seed, folds),
         () if examples.classes is None else tuple(map(str, examples.classes)),
         training,
+        tuple(file.problems),
     )

@@ -18,19 +18,23 @@ from softperm.cli.console import (
     ready_folder,
 )
 from softperm.cli.inputs import (
+    DataRoot,
     Engine,
     IdColumn,
     Json,
     Processes,
     SkipEmpty,
     SmilesColumn,
+    Source,
     Strict,
     Symmetrise,
     check_engine,
+    graphs_file,
     output_option,
     read_file,
     say_unreadable,
 )
+from softperm.errors import by_count, counted
 from softperm.parallel import map_in_processes, map_on_ray
 from softperm.progress import progress_bars
 
@@ -38,7 +42,7 @@ VECTORS = "vectors"  # folder of the vectors in that of an index
 
 
 def index(
-    data: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
+    data: Source,
     out: Annotated[Path, output_option(help="Folder of the index.")],
     add: Annotated[bool, typer.Option(help="Add to an existing index.")] = False,
     edge_substitution: Annotated[
@@ -56,6 +60,7 @@ def index(
     symmetrise: Symmetrise = False,
     skip_empty: SkipEmpty = False,
     strict: Strict = False,
+    data_root: DataRoot = None,
     engine: Engine = "local",
     processes: Processes = None,
     as_json: Json = False,
@@ -75,6 +80,7 @@ def index(
     if add and not out.exists():
         raise ValueError(f"{out} does not exist; leave out --add to build a new index")
     check_engine(engine)
+    data = graphs_file(data, data_root)
     over = map_on_ray if engine == "ray" else map_in_processes
     with only_writer(out, ready_folder(out)), lines(), progress_bars() as report:
         _clear_unfinished(out, add)
@@ -87,7 +93,9 @@ def index(
             parts = over(PartReader(costs, symmetrise, skip_empty, strict), shards, processes)
             library, present, problems = build_from_parts(parts, out, costs, library, report)
         if present:
-            echo(f"{present:,} graphs are already in the index")
+            echo(
+                f"{counted(present, 'graph')} {by_count(present, 'is', 'are')} already in the index"
+            )
         if vectors is not None or (out / VECTORS).exists():
             file = read_file(data, smiles_column, symmetrise, skip_empty, id_column=id_column)
             with naming_graphs(file.ids):

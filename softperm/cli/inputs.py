@@ -21,6 +21,8 @@ from softperm.cli.console import (
     ready_file,
     ready_folder,
 )
+from softperm.errors import by_count, counted
+from softperm.files import write_atomically
 from softperm.progress import progress_bars
 from softperm.settings import STANDARD_FIELDS, FieldNames, Parameter, parameters
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from softperm.estimators.streaming import Summary
 
 ENGINES = ("local", "ray")
+UNREADABLE = "unreadable.txt"  # rows of a file that a run leaves out
 
 data_option = partial(typer.Option, rich_help_panel="Data")
 hardware_option = partial(typer.Option, rich_help_panel="Hardware")
@@ -191,8 +194,9 @@ def compute_table(
             summary, score = streaming.write_table(worker, shards, out, identity, compute, report)
         if summary.problems:
             echo(
-                f"{summary.problems:,} of {summary.rows:,} graphs have no result, the column "
-                f"problem says why; the first: {summary.first_problem}"
+                f"{summary.problems:,} of {counted(summary.rows, 'graph')} "
+                f"{by_count(summary.problems, 'has', 'have')} no result, the column problem says "
+                f"why; the first: {summary.first_problem}"
             )
         return summary, len(worker.names) if worker.vectors else score
 
@@ -291,11 +295,32 @@ def read_file(
     return file
 
 
-def say_unreadable(problems: Sequence[str]) -> None:
-    """Counts the rows that were left out, and names the first, if there are some."""
-    if problems:
-        rows = "1 row" if len(problems) == 1 else f"{len(problems):,} rows"
-        echo(f"left out {rows} that cannot be read; the first: {problems[0]}")
+def graphs_file(source: str, data_root: Path | None) -> str:
+    """The path of a file of graphs, or of the file of the dataset with this name."""
+    from softperm.training.sources import is_dataset
+
+    if not is_dataset(source):
+        return source
+    from softperm.data.datasets.dataset import dataset_file
+
+    return str(dataset_file(source, data_root))
+
+
+def say_unreadable(
+    problems: Sequence[str], log: Callable[[str], None] = echo, folder: Path | None = None
+) -> None:
+    """Counts the rows that were left out, and names the first, if there are some.
+
+    All of them are listed in ``unreadable.txt`` of the run folder, where there is one.
+    """
+    if not problems:
+        return
+    listed = ""
+    if folder is not None:
+        write_atomically(folder / UNREADABLE, "".join(f"{line}\n" for line in problems))
+        listed = f", {UNREADABLE} in the run folder lists them"
+    rows = counted(len(problems), "row")
+    log(f"left out {rows} that cannot be read{listed}; the first: {problems[0]}")
 
 
 # Options derived from the declared settings, and options that several commands share.

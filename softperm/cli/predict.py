@@ -40,8 +40,11 @@ def predict(
     """Predict for each graph; writes a table with one row per graph.
 
     A graph without a prediction has the reason in the column problem. Memory does not grow with
-    the number of graphs, and an interrupted command resumes. Where the graphs have the targets that
-    the model was trained for, prints its score.
+    the number of graphs, and an interrupted command resumes.
+
+    Where the graphs have the targets that the model was trained for, prints its score. If model and
+    graphs have one target each, the names may differ (scored_target is that of the graphs) if it is
+    a class, or if one of them is the name that a dataset or TUDataset's format gives.
 
     With --nearest 3 each row names the three training graphs with the fewest edges that differ
     (columns nearest_1, distance_1, lower_bound_1, proven_1, …): a prediction for a graph that is

@@ -15,6 +15,7 @@ from softperm.cli.evaluation_folder import (
     requested_final_runs,
 )
 from softperm.cli.inputs import Json, output_option
+from softperm.errors import counted
 from softperm.files import write_atomically
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def report(
     ready_folder(out)
     for sentence in unfinished:
         echo(f"left out: {sentence}")
-    echo(f"{len(records):,} records: writing tables and drawing curves")
+    echo(f"{counted(len(records), 'record')}: writing tables and drawing curves")
     classes = {name: names for folder in runs for name, names in classes_in(folder).items()}
     paths = write_report(records, out, title or _title(out, runs), unfinished, classes)
     add_classes(out, classes)

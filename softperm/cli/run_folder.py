@@ -17,6 +17,7 @@ from torch import Tensor
 
 from softperm.cli.console import as_text
 from softperm.data.collection import slice_graph
+from softperm.errors import counted
 from softperm.estimators.pignn import PiGNNEstimator, r_squared
 from softperm.files import read_json, write_atomically
 from softperm.training.checkpoints import read_checkpoint
@@ -156,7 +157,7 @@ def _check_resumable(out: Path, config: dict[str, Any], log: Callable[[str], Non
             f"{out} holds an unfinished run with other settings ({'; '.join(differences[:3])}"
             f"{more}): choose another --out, or delete it"
         )
-    log(f"resuming the run in {out} after {state['epoch']} epochs")
+    log(f"resuming the run in {out} after {counted(state['epoch'], 'epoch')}")
 
 
 def _scores(estimator: PiGNNEstimator, data: TrainingData) -> dict[str, Any]:

@@ -12,17 +12,21 @@ import typer
 from softperm.cli.console import echo, lines, naming_graphs, print_result, ready_file
 from softperm.cli.index import VECTORS
 from softperm.cli.inputs import (
+    DataRoot,
     Engine,
     IdColumn,
     Json,
     Processes,
     SmilesColumn,
+    Source,
     Strict,
     Symmetrise,
     check_engine,
+    graphs_file,
     output_option,
     read_file,
 )
+from softperm.errors import by_count, counted
 from softperm.files import CSVWriter, write_atomically
 from softperm.progress import progress_bars
 
@@ -31,7 +35,7 @@ PICTURED = 5  # hits beside a query in a picture
 
 def search(
     library: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of softperm index.")],
-    queries: Annotated[str, typer.Argument(help="Graphs in any format that train reads.")],
+    queries: Source,
     k: Annotated[int | None, typer.Option("-k", help="Number of graphs; 10 by default.")] = None,
     within: Annotated[float | None, typer.Option(help="All graphs up to this distance.")] = None,
     where: Annotated[
@@ -59,6 +63,7 @@ def search(
     id_column: IdColumn = None,
     symmetrise: Symmetrise = False,
     strict: Strict = False,
+    data_root: DataRoot = None,
     engine: Engine = "local",
     processes: Processes = None,
     as_json: Json = False,
@@ -85,6 +90,7 @@ def search(
     check_engine(engine)
     if engine == "ray" and by == "vector":
         raise ValueError("--engine ray needs --by graph")
+    queries = graphs_file(queries, data_root)
     for path in (out, matchings, picture):
         if path is not None:
             ready_file(path, queries, library / "index.json")
@@ -113,7 +119,10 @@ def search(
         _draw(index, file.graphs[0], file.ids[0], results[0], picture)
     undecided = sum(len(result.undecided) for result in results)
     if undecided:
-        echo(f"{undecided:,} graphs are undecided; a longer --time-limit helps")
+        echo(
+            f"{counted(undecided, 'graph')} {by_count(undecided, 'is', 'are')} undecided; a longer "
+            "--time-limit helps"
+        )
     print_result(
         {
             "queries": len(results),

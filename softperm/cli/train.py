@@ -26,10 +26,11 @@ from softperm.cli.inputs import (
     data_option,
     hardware_option,
     output_option,
+    say_unreadable,
     settings_from,
     with_settings,
 )
-from softperm.files import write_atomically
+from softperm.errors import counted
 from softperm.progress import progress_bars
 from softperm.settings import FieldNames, Rule, check_settings, names_in
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from softperm.training.data import TrainingData
 
 model_option = partial(Option, rich_help_panel="Model")
-PROBLEMS = "unreadable.txt"
 FRACTION = Rule("", float, at_least=0, below=1, optional=True)
 
 
@@ -143,9 +143,7 @@ def train(
         source: dict[str, Any] = {"data": data, "dataset": dataset, "target": wanted, "task": task}
         source |= {"smiles_column": smiles_column, "skip_empty": skip_empty}
         source |= {"data_root": data_root, "strict": strict}
-        examples, problems = _read(source, settings, fractions, log)
-        if problems and first:
-            write_atomically(out / PROBLEMS, "".join(f"{line}\n" for line in problems))
+        examples, problems = _read(source, settings, fractions, log, out if first else None)
         estimator, names = make_estimator(examples.task), list(examples.target_names)
         estimator.set_params(progress=settings["progress"] and first)
         shown = {k: v for k, v in settings.items() if k not in ("checkpoint", "system")}
@@ -164,7 +162,7 @@ def train(
         if first:
             print_result(result, as_json)
         if result["interrupted"]:
-            done = f"stopped after {result['epochs']} of {settings['epochs']} epochs"
+            done = f"stopped after {result['epochs']} of {counted(settings['epochs'], 'epoch')}"
             log(f"{done}; the same command with --out {out} resumes it")
             raise typer.Exit(130)
 
@@ -188,8 +186,12 @@ def _read(
     settings: Mapping[str, Any],
     fractions: Mapping[str, float | None],
     log: Callable[[str], None],
+    folder: Path | None,
 ) -> tuple[TrainingData, Sequence[str]]:
-    """Training data from a file or a dataset, described in the log; and rows left out of it."""
+    """Training data from a file or a dataset, described in the log; and rows left out of it.
+
+    ``folder`` is the run folder in the process that writes it.
+    """
     from softperm.training import sources
 
     name, problems = source["dataset"] or str(source["data"]), ()
@@ -217,11 +219,7 @@ def _read(
                 source["strict"],
             )  # fmt: skip
         problems = file.problems
-        if problems:
-            log(
-                f"left out {len(problems):,} row{'s' * (len(problems) > 1)} that cannot be read, "
-                f"{PROBLEMS} in the run folder lists them; the first: {problems[0]}"
-            )
+        say_unreadable(problems, log, folder)
         kind = sources.choose_task(task, file)
         change = "; --task changes this" if task == "auto" else ""
         log(f"{sources.describe_task(kind, file)}{change}")
@@ -230,7 +228,8 @@ def _read(
         with naming_graphs(file.ids):
             examples = sources.from_file(file, kind, **shares, seed=seed)
     split = examples.split
+    graphs = counted(len(examples.y), "graph")
     sizes = [f"{len(split.train)} to train", f"{len(split.validation)} to validate"]
-    log(f"{examples.name}: {len(examples.y)} graphs, {', '.join(sizes)}, {len(split.test)} to test")
+    log(f"{examples.name}: {graphs}, {', '.join(sizes)}, {len(split.test)} to test")
     log(f"fields of the graphs: {sources.describe_fields(examples.vocabulary)}")
     return examples, problems

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softperm.errors import GraphError, GraphWarning
+from softperm.errors import GraphError, GraphWarning, by_count, counted
 from softperm.pyg import Data
 from softperm.settings import STANDARD_FIELDS, FieldNames
 
@@ -222,9 +222,9 @@ def check_same_widths(field: str, found: Sequence[tuple[int, int, int, str | Non
     first, size, name = min((first, size, name) for size, _, first, name in found if size != usual)
     raise GraphError(
         first,
-        f"it has {describe_field(field, size)}, but {count} other "
-        f"{'graph has' if count == 1 else 'graphs have'} "
-        f"{describe_field(field, usual)}; give every graph the same fields",
+        f"it has {describe_field(field, size)}, but {counted(count, 'other graph')} "
+        f"{by_count(count, 'has', 'have')} {describe_field(field, usual)}; give every graph the "
+        "same fields",
         name,
     )
 
@@ -267,13 +267,13 @@ def warn_removed_edges(
     """Warn of self-loops and duplicate edges removed from some of the graphs, if there are any."""
     if changed:
         removed = [
-            f"{number:,} {kind}{'s' * (number > 1)}"
+            counted(number, kind)
             for number, kind in ((loops, "self-loop"), (duplicates, "duplicate edge"))
             if number
         ]
         first = "; of an edge listed twice the first listing stays" * (duplicates > 0)
         warnings.warn(
-            f"removed {' and '.join(removed)} from {changed:,} of {count:,} graphs{first}",
+            f"removed {' and '.join(removed)} from {changed:,} of {counted(count, 'graph')}{first}",
             stacklevel=stacklevel,
         )
 
@@ -305,8 +305,9 @@ def warn_empty(sizes: Sequence[int], ids: Sequence[object] | None = None) -> Non
     empty = [i for i, size in enumerate(sizes) if size == 0]
     if empty:
         problem = (
-            f"{len(empty):,} of {len(sizes):,} graphs have no vertices; "
-            "skip_empty leaves such graphs of a file out"
+            f"{len(empty):,} of {counted(len(sizes), 'graph')} "
+            f"{by_count(len(empty), 'has', 'have')} no vertices; skip_empty leaves such graphs of "
+            "a file out"
         )
         warning = GraphWarning(empty, problem)
         warnings.warn(warning if ids is None else warning.renamed(ids), stacklevel=3)
@@ -335,7 +336,7 @@ def width(graph: Data, field: str) -> int:
 def describe_field(field: str, size: int) -> str:
     """A field with its number of columns in words, for error messages."""
     each = "an edge" if field.startswith("edge") else "a vertex"
-    return f"{field} of {size} value{'s' * (size > 1)} {each}" if size else f"no {field}"
+    return f"{field} of {counted(size, 'value')} {each}" if size else f"no {field}"
 
 
 def _simple_edges(
@@ -414,22 +415,22 @@ def _check(raw: RawGraph) -> None:
         k = int(np.argmax(outside.any(axis=0)))
         vertex = int(raw.edges[:, k][outside[:, k]][0])
         raise ValueError(
-            f"{raw.edge(k)} names vertex {vertex}, but the graph has {raw.num_nodes} vertices; "
-            f"vertices are numbered from 0"
+            f"{raw.edge(k)} names vertex {vertex}, but the graph has "
+            f"{counted(raw.num_nodes, 'vertex')}; vertices are numbered from 0"
         )
     for field, of, expected in (
-        ("x", "vertices", raw.num_nodes),
-        ("label", "vertices", raw.num_nodes),
-        ("pos", "vertices", raw.num_nodes),
-        ("edge_attr", "edges", raw.edges.shape[1]),
-        ("edge_label", "edges", raw.edges.shape[1]),
-        ("edge_weight", "edges", raw.edges.shape[1]),
+        ("x", "vertex", raw.num_nodes),
+        ("label", "vertex", raw.num_nodes),
+        ("pos", "vertex", raw.num_nodes),
+        ("edge_attr", "edge", raw.edges.shape[1]),
+        ("edge_label", "edge", raw.edges.shape[1]),
+        ("edge_weight", "edge", raw.edges.shape[1]),
     ):
         value = getattr(raw, field)
         if value is not None and len(value) != expected:
             raise ValueError(
-                f"{field} has {len(value)} rows, but the graph lists {expected} {of}; give one row "
-                f"for each"
+                f"{field} has {counted(len(value), 'row')}, but the graph lists "
+                f"{counted(expected, of)}; give one row for each"
             )
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             _check_finite(raw, field, value)
@@ -709,8 +710,8 @@ def as_rows(value: Any, field: str) -> Float[np.ndarray, "K F"] | None:
     array = _rectangular(value, field)
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
         raise ValueError(
-            f"{field} is an array of {array.dtype} with {array.ndim} dimensions; expected real "
-            f"numbers, one row for each {_owner(field)}"
+            f"{field} is an array of {array.dtype} with {counted(array.ndim, 'dimension')}; "
+            f"expected real numbers, one row for each {_owner(field)}"
         )
     if array.ndim == 2 and array.shape[1] == 0:
         return None
@@ -727,8 +728,8 @@ def as_labels(value: Any, field: str) -> Labels | None:
     integers = array.dtype.kind in "biu" or not array.size  # an empty list becomes real numbers
     if not integers or array.ndim not in (1, 2):
         raise ValueError(
-            f"{field} is an array of {array.dtype} with {array.ndim} dimensions; expected integers "
-            f"or strings for each {_owner(field)} (real numbers go in "
+            f"{field} is an array of {array.dtype} with {counted(array.ndim, 'dimension')}; "
+            f"expected integers or strings for each {_owner(field)} (real numbers go in "
             f"{'edge_attr' if field == 'edge_label' else 'x'})"
         )
     if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
@@ -775,9 +776,11 @@ def _present(items: Rows, key: str, name: Callable[[int], str]) -> list[Any] | N
     if len(missing) == len(values):
         return None
     if missing:
+        present = len(values) - len(missing)
         raise ValueError(
-            f"{name(missing[0])} has no {key}, but {len(values) - len(missing)} others have; give "
-            f"it to all or to none"
+            f"{name(missing[0])} has no {key}, but "
+            f"{by_count(present, '1 other has', f'{present:,} others have')}; give it to all or to "
+            "none"
         )
     return values
 
@@ -803,7 +806,7 @@ def _numbers(items: Rows, key: str, name: Callable[[int], str]) -> Float[np.ndar
             )
         if row.shape != first.shape:
             raise ValueError(
-                f"{key} of {name(k)} has {row.size} values, but that of {name(0)} has "
+                f"{key} of {name(k)} has {counted(row.size, 'value')}, but that of {name(0)} has "
                 f"{first.size}; give all the same size"
             )
     rows = [np.atleast_1d(value) for value in values]  # some are numbers, some lists of length 1

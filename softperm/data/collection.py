@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from softperm.data.features import structural_features
+from softperm.errors import counted
 from softperm.files import note_mapping
 from softperm.pyg import Batch, Data
 
@@ -131,7 +132,8 @@ class Collection:
     def __repr__(self) -> str:
         """Sizes only: the arrays of a large collection would fill the screen."""
         vertices, edges = int(self.ptr[-1]), int(self.edge_ptr[-1])
-        sizes = f"{len(self)} graphs, {vertices} vertices, {edges} directed edges"
+        sizes = f"{counted(len(self), 'graph')}, {counted(vertices, 'vertex')}, "
+        sizes += counted(edges, "directed edge")
         kinds = [f.name for f in fields(self)[4:] if isinstance(getattr(self, f.name), Tensor)]
         return f"{type(self).__name__}({', '.join([sizes, *kinds, *self.extra])})"
 

@@ -25,7 +25,7 @@ from softperm.data.canonical import (
     warn_removed,
 )
 from softperm.data.molecules import raw_graph_from_mol, raw_graph_from_smiles
-from softperm.errors import GraphError, errors_about_graph
+from softperm.errors import GraphError, counted, errors_about_graph
 from softperm.pyg import Batch, Data
 from softperm.settings import STANDARD_FIELDS, FieldNames
 
@@ -225,7 +225,8 @@ def read_data(data: Data) -> RawGraph:
     """A PyG graph before validation, with its attributes by their names."""
     if isinstance(data, Batch):
         raise ValueError(
-            f"it is a Batch of {data.num_graphs} graphs; pass batch.to_data_list() instead"
+            f"it is a Batch of {counted(data.num_graphs, 'graph')}; pass batch.to_data_list() "
+            "instead"
         )
 
     count, known = _count_vertices(data), (*_PYG_VERTICES, *_PYG_EDGES, *_PYG_OTHERS)
@@ -373,8 +374,9 @@ def _read_frame(frame: Any) -> RawGraph:
     names = list(frame.index)
     if list(frame.columns) != names:
         raise ValueError(
-            f"it is a DataFrame of {frame.shape[0]} rows and {frame.shape[1]} columns whose names "
-            "differ; expected an adjacency matrix with the same names for rows and columns"
+            f"it is a DataFrame of {counted(frame.shape[0], 'row')} and "
+            f"{counted(frame.shape[1], 'column')} whose names differ; expected an adjacency matrix "
+            "with the same names for rows and columns"
         )
     plain = names == list(range(len(names)))
     return replace(_read_dense(frame.to_numpy().astype(float)), names=None if plain else names)

@@ -19,7 +19,7 @@ from softperm.data.canonical import check_same_fields, count_edges, describe_fie
 from softperm.data.collection import Collection
 from softperm.data.features import check_keys
 from softperm.data.molecules import Molecules, bond_names, element_symbols
-from softperm.errors import GraphError, GraphWarning
+from softperm.errors import GraphError, GraphWarning, by_count, counted
 from softperm.pyg import Data
 
 Label = int | str
@@ -376,9 +376,11 @@ class UnseenLabels(GraphWarning):
         name: str | None = None,
     ) -> None:
         examples = ", ".join(map(repr, labels))
+        kinds = ((vertices, "vertex"), (edges, "edge"))
+        counts = " and ".join(counted(count, kind) for count, kind in kinds if count)
         problem = (
-            f"{vertices} vertices and {edges} edges have labels that training did not see (such as "
-            f"{examples}); these count as no label"
+            f"{counts} {by_count(vertices + edges, 'has a label', 'have labels')} that training "
+            f"did not see (such as {examples}); these count as no label"
         )
         super().__init__(indices, problem, name)
         self.args = (indices, vertices, edges, labels, name)  # pickle rebuilds it from these

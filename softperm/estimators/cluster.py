@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from softperm.data.formats.shards import Shard
+from softperm.errors import counted
 from softperm.estimators.streaming import ShardWorker, Summary
 from softperm.parallel import check_reachable, ray_cluster
 from softperm.progress import Report, silent
@@ -70,7 +71,9 @@ def run_on_ray(
                 summaries[part["number"]] = summary = Summary.from_json(part["summary"])
                 rows, share = rows + summary.rows, max(share, part["share"])
                 rate = rows / max(time.monotonic() - began, 1e-9)
-                note = f"{rows:,} graphs, {rate:,.0f} a second, {workers} workers"
+                note = (
+                    f"{counted(rows, 'graph')}, {rate:,.0f} a second, {counted(workers, 'worker')}"
+                )
                 report(activity, share, 1, note)
         except ray.exceptions.RayError:
             check_reachable(cluster)

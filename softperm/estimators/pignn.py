@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -24,7 +25,7 @@ from softperm.data.datasets.splits import Split
 from softperm.data.features import ColourVocabulary, StructuralFeatures, VertexFeatures
 from softperm.data.graphs import read_list
 from softperm.data.vocabulary import Vocabulary
-from softperm.errors import GraphError, one_line
+from softperm.errors import GraphError, counted, one_line
 from softperm.nn.attribution import TOLERANCE, Explainer, Explanation, mean_explanation
 from softperm.nn.encoders import VertexStatistics
 from softperm.nn.model import ModelConfig, PiGNN, build, evaluating, rebuild
@@ -75,6 +76,8 @@ NOT_FINITE = (
     "is not a finite number: its attributes or weights are too large for this model; scale them as "
     "those of the training graphs are, or leave the graph out"
 )
+FAR_GRAPHS, FAR_VERTICES = 256, 128  # training graphs, and vertices of each, that are compared
+FAR_SHARE = 0.1  # of their pairs that may be farther apart than distance_range without a warning
 UNIFORM_ENTROPY = 0.99  # row entropy above which permutations count as uniform
 
 Graphs = Sequence[Any] | np.ndarray
@@ -309,7 +312,7 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
             own = None if train.weight is None else train.weight[train.index]
             factors = class_factors(settings.class_weight, self.task_, train.y[train.index], own)
         with progress_bars(self.progress) as report:
-            report("growing random forests", 0, 1, f"{forest.trees} trees")
+            report("growing random forests", 0, 1, counted(forest.trees, "tree"))
             return GraphForest.fit(
                 train.graphs,
                 train.index,
@@ -690,7 +693,9 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         """Raises ValueError unless settings, targets and vocabulary fit the networks."""
         model = models[0]
         if len(models) != self.ensemble:
-            raise ValueError(f"ensemble is {self.ensemble}, but there are {len(models)} networks")
+            raise ValueError(
+                f"ensemble is {self.ensemble}, but the file holds {counted(len(models), 'network')}"
+            )
         config, vocabulary = model.config, self.vocabulary_
         assert config is not None
         labels = [sum(map(len, columns)) for columns in (vocabulary.labels, vocabulary.edge_labels)]
@@ -862,6 +867,8 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
                 "vertices: graphs larger than the capacity are not padded",
                 stacklevel=4,
             )
+        if values["distance_bins"] and "pos" in graphs.extra:
+            _warn_far_pairs(graphs, data.split.train, values["distance_range"])
         codes = values["categories"] == "embedding"
         graphs = replace(graphs, codes=codes)
         return ModelConfig(
@@ -909,6 +916,24 @@ class PiGNNEstimator(TransformerMixin, BaseEstimator):
         raise NotImplementedError
 
 
+def _warn_far_pairs(graphs: Collection, train: Int[Tensor, " t"], furthest: float) -> None:
+    """Warns if many pairs of vertices of training graphs are farther apart than the last bin."""
+    chosen = graphs.select(train[:: -(-len(train) // FAR_GRAPHS)])
+    apart = []
+    for first, last in pairwise(chosen.ptr.tolist()):
+        some = chosen.extra["pos"][first : last : -(-max(last - first, 1) // FAR_VERTICES)]
+        apart.append(torch.nn.functional.pdist(some.double()))
+    distances = torch.cat(apart).numpy()
+    share = float((distances > furthest).mean()) if len(distances) else 0.0
+    if share > FAR_SHARE:
+        warnings.warn(
+            f"{share:.0%} of the pairs of vertices are farther apart than distance_range, "
+            f"{furthest:g}, and distances far beyond it count as 0: set distance_range to the size "
+            f"of the graphs (99% of the pairs are within {np.quantile(distances, 0.99):.3g})",
+            stacklevel=5,
+        )
+
+
 _MEMBER = "ensemble."  # begins the names of tensors of all networks but the first
 _FOREST = "forest."  # begins the names of the arrays of a random forest
 
@@ -953,7 +978,9 @@ def _fit(
         weight=train.weight, device=device,
     )  # fmt: skip
     results = stack.fit(
-        on_epoch=lambda number: report("training", number, settings.epochs, f"{count} networks"),
+        on_epoch=lambda number: report(
+            "training", number, settings.epochs, counted(count, "network")
+        ),
         callbacks=callbacks,
         **files,
     )

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -28,19 +28,24 @@ from softperm.data.canonical import Removed, warn_removed_edges
 from softperm.data.collection import Collection
 from softperm.data.datasets.store import file_digest
 from softperm.data.formats.shards import ROWS, Shard, canonical_graph
-from softperm.data.formats.tables import Record, Unreadable, as_column, parse_cells
+from softperm.data.formats.tables import Record, Unreadable, as_column, parse_cells, shortened
 from softperm.data.result_files import Results, join_parts, write_part
 from softperm.data.vocabulary import UnseenLabels
-from softperm.errors import GraphError, GraphWarning
+from softperm.errors import GraphError, GraphWarning, by_count, counted
 from softperm.estimators.pignn import NOT_FINITE, PiGNNEstimator, load_estimator
 from softperm.files import exclusive, remove_abandoned, write_atomically
 from softperm.parallel import cores, map_in_processes, one_torch_thread
 from softperm.progress import Report, silent
 from softperm.settings import ModelConfig
 from softperm.training.sources import encode_smiles, missing_values, reads_smiles
+from softperm.training.tasks import Classification, Regression
 
 PART_BYTES = 1 << 26  # values of one part, which a process holds at once
 SCORED_VALUES = 1 << 22  # targets of which a score is computed, in memory
+FEW_TARGETS = 3  # that are named in messages
+TU_CLASS = "graph_label"  # the class in files of TUDataset's format, which have it as target too
+USUAL_NAMES = {"class", "target", "target 0", TU_CLASS, "graph_attribute"}
+"""Names of targets in datasets and in TUDataset's format, whatever they mean."""
 FEW = 3  # shards that are computed before other processes would have started
 
 
@@ -92,6 +97,7 @@ class Summary:
         changed: number of graphs from which any were removed.
         empty: number of graphs without vertices.
         empty_first: name of the first of them.
+        targets: names of the first few targets in the input; for vectors none.
         warnings: other warnings.
     """
 
@@ -108,6 +114,7 @@ class Summary:
     changed: int = 0
     empty: int = 0
     empty_first: str = ""
+    targets: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -139,7 +146,8 @@ class Summary:
         count = self.rows - self.problems
         warn_removed_edges(self.loops, self.duplicates, self.changed, count, stacklevel=2)
         if self.empty:
-            words = f"{self.empty:,} of {self.rows:,} graphs have no vertices"
+            words = f"{self.empty:,} of {counted(self.rows, 'graph')} "
+            words += f"{by_count(self.empty, 'has', 'have')} no vertices"
             warnings.warn(GraphWarning(range(self.empty), words, self.empty_first), stacklevel=2)
         for words in self.warnings:
             warnings.warn(words, stacklevel=2)
@@ -154,9 +162,10 @@ class Encoded:
         ids: the name of each row.
         problems: by position, the place of a row in the input and why it holds no usable graph.
         graphs: the graphs of the other rows; None if there are none.
-        targets: their targets by name.
+        targets: their targets by the name that the model has for them.
         cells: whether targets are the text of cells.
         summary: counts of the rows and of their problems.
+        names: the name of each of these targets in the input.
     """
 
     number: int
@@ -166,6 +175,7 @@ class Encoded:
     targets: dict[str, Sequence[Any]]
     cells: bool
     summary: Summary
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def without_empty(self) -> Encoded:
         """The rows that have vertices or a problem."""
@@ -270,10 +280,11 @@ class ShardWorker:
         with one_torch_thread(kernels=True), warnings.catch_warnings(record=True) as remarks:
             warnings.simplefilter("always", UserWarning)
             if isinstance(shard, CollectionShard):
-                wanted = self._wanted([shard.targets])
-                targets = {name: shard.targets[name].tolist() for name in wanted}
-                content = (shard.number, shard.ids, {}, shard.graphs, targets, False, Summary())
-                encoded = Encoded(*content)
+                names, present = self._match_targets([shard.targets])
+                targets = {name: shard.targets[own].tolist() for name, own in names.items()}
+                summary = Summary(targets=present)
+                content = (shard.number, shard.ids, {}, shard.graphs, targets, False, summary)
+                encoded = Encoded(*content, names=names)
             else:
                 encoded = self._read(shard)
             if self.skip_empty:
@@ -296,17 +307,40 @@ class ShardWorker:
                 raise ValueError(first)
             summary = replace(summary, problems=len(problems), first_problem=first)
         good = [record for i, record in records.items() if i not in problems]
-        wanted = self._wanted([record.targets for record in good])
+        names, present = self._match_targets([record.targets for record in good])
         targets: dict[str, Sequence[Any]] = {
-            name: [record.targets[name] for record in good] for name in wanted
+            name: [record.targets.get(own) for record in good] for name, own in names.items()
         }
-        ids = [row.id for row in rows]
-        return Encoded(shard.number, ids, problems, graphs, targets, shard.cells, summary)
+        ids, summary = [row.id for row in rows], replace(summary, targets=present)
+        return Encoded(shard.number, ids, problems, graphs, targets, shard.cells, summary, names)
 
-    def _wanted(self, targets: Sequence[dict[str, Any]]) -> Sequence[str]:
-        """The targets of the model, if all the rows have them; none for vectors."""
-        wanted = () if self.vectors else self.estimator.target_names_
-        return wanted if all(name in row for row in targets for name in wanted) else ()
+    def _match_targets(
+        self, rows: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The name in the input of each target of the model; and the targets of the input.
+
+        The names are equal, unless the model has one target and the input has one. Then they may
+        differ for classes; for numbers, one of the names must be that of a format or a dataset,
+        because any number could be compared with any other.
+
+        Returns:
+            The names, none for vectors; and the first few targets of the input.
+        """
+        if self.vectors or not rows:
+            return {}, ()
+        present = list(dict.fromkeys(name for row in rows for name in row))
+        wanted = self.estimator.target_names_
+        if wanted and all(name in present for name in wanted):
+            return {name: name for name in wanted}, tuple(present[:FEW_TARGETS])
+        if TU_CLASS in present:  # which has another name
+            present = [name for name in present if name != "target"]
+        names: dict[str, str] = {}
+        if _has_one_target(self.estimator) and len(present) == 1:
+            model, (own,) = wanted[0] if wanted else "", present
+            numbers = isinstance(self.estimator.task_, Regression)
+            if not numbers or {model, own} & USUAL_NAMES:
+                names = {model: own}
+        return names, tuple(present[:FEW_TARGETS])
 
     def _graphs(self, records: list[Record]) -> tuple[Collection | None, dict[int, str], Summary]:
         """The usable graphs of some records, the problems of the others, and removed edges."""
@@ -400,6 +434,7 @@ class ShardWorker:
             outputs = self.estimator.outputs_of(encoded.graphs, index)
         if encoded.targets:
             content = {"cells": encoded.cells, "targets": encoded.targets}
+            content["names"] = dict(encoded.names)
             with self.score_file(encoded.number).open("wb") as stream:
                 np.savez(stream, outputs=outputs.numpy(), targets=json.dumps(content))
         columns = prediction_columns(self.estimator, outputs)
@@ -539,7 +574,7 @@ def _in_order(
             yield before, _there(worker, before)
         rows += summary.rows
         rate = rows / max(time.monotonic() - began, 1e-9)
-        report(activity, shares[number], 1, f"{rows:,} graphs, {rate:,.0f} a second")
+        report(activity, shares[number], 1, f"{counted(rows, 'graph')}, {rate:,.0f} a second")
         yield number, summary
         expected = number + 1
     for before in range(expected, len(shares)):
@@ -591,7 +626,7 @@ def write_table(
             if summary.problems == summary.rows:
                 _remove_parts(folder)
                 raise ValueError(summary.first_problem or f"{identity['data']} holds no graphs")
-            score = {} if worker.vectors else score_parts(worker, count)
+            score = {} if worker.vectors else score_parts(worker, count, summary)
             parts = [worker.part(number) for number in range(count)]
             if folder != out:
                 join_parts(parts, worker.names, out)
@@ -632,35 +667,63 @@ def _check_identity(folder: Path, identity: dict[str, Any], keep: bool) -> None:
     write_atomically(marker, text)
 
 
-def score_parts(worker: ShardWorker, count: int) -> dict[str, Any] | str:
-    """The model's score where the input has its targets, or why there is none."""
-    estimator = worker.estimator
+def _has_one_target(estimator: PiGNNEstimator) -> bool:
+    return isinstance(estimator.task_, Classification) or estimator.task_.outputs == 1
+
+
+def score_parts(worker: ShardWorker, count: int, summary: Summary) -> dict[str, Any] | str:
+    """The model's score where the input has its targets, or why there is none.
+
+    Of an input without targets there is nothing to say: the result is empty.
+    """
+    estimator, present = worker.estimator, summary.targets
     files = [worker.score_file(number) for number in range(count)]
-    if not estimator.target_names_ or not all(file.exists() for file in files):
-        return {}
-    outputs, values, cells = [], {name: [] for name in estimator.target_names_}, False
+    files = [file for file in files if file.exists()]
+    if not files:
+        return _no_score(estimator, present) if present else {}
+    outputs, names, cells = [], {}, False
+    values: dict[str, list[Any]] = {}
     for file in files:
         with np.load(file) as content:
             outputs.append(content["outputs"])
             read = json.loads(str(content["targets"]))
-        cells = read["cells"]
-        for name, column in values.items():
-            column += read["targets"][name]
+        if names and read["names"] != names:
+            return _no_score(estimator, present)
+        names, cells = read["names"], read["cells"]
+        for name, more in read["targets"].items():
+            values.setdefault(name, []).extend(more)
+        column = next(iter(values.values()))
         if len(column) * len(values) > SCORED_VALUES:
             return f"more than {SCORED_VALUES:,} targets; compare the predictions with them"
+    if sum(map(len, outputs)) < summary.rows - summary.problems:
+        return f"{_predicted(estimator)}, which some graphs do not have"
     columns = [as_column(parse_cells(c) if cells else c) for c in values.values()]
     y = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
     known = ~np.logical_and.reduce([missing_values(column) for column in columns])
+    if not known.any():
+        return f"the target {', '.join(names.values())} is missing for all graphs"
     try:
         targets = estimator._encode_targets(y[known], int(known.sum()))
     except ValueError as problem:
-        return str(problem)
-    if not len(targets):
-        return {}
+        same = all(name == own for name, own in names.items())
+        return str(problem) if same else _no_score(estimator, present)
     value = estimator.task_.score(torch.from_numpy(np.concatenate(outputs)[known]), targets)
     better = "higher" if estimator.task_.higher_is_better else "lower"
     score_row = {"metric": estimator.task_.metric, "better": better, "score": value}
-    return {**score_row, "scored_graphs": len(targets)}
+    other = [own for name, own in names.items() if name != own]
+    compared = {"scored_target": other[0]} if other else {}
+    return {**score_row, "scored_graphs": len(targets), **compared}
+
+
+def _no_score(estimator: PiGNNEstimator, present: Sequence[str]) -> str:
+    """Why predictions cannot be compared with the targets of the input."""
+    one = "; a target of the same name is scored" if estimator.target_names_ else ""
+    return f"{_predicted(estimator)}, and the graphs have {', '.join(present)}{one}"
+
+
+def _predicted(estimator: PiGNNEstimator) -> str:
+    names = shortened(estimator.target_names_, FEW_TARGETS) or "targets without names"
+    return f"the model predicts {names}"
 
 
 @lru_cache(maxsize=2)  # one on the CPU to read graphs, one on a GPU

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.data.features import structural_features
+from softperm.errors import counted
 from softperm.estimators.pignn import PiGNNEstimator
 from softperm.nn.attribution import Explanation
 
@@ -77,8 +78,8 @@ def deletion_curve(
     collection = graph if isinstance(graph, Collection) else estimator.collect([graph])
     if int(collection.ptr[-1]) != len(explanation.attributes):
         raise ValueError(
-            f"the explanation is of a graph with {len(explanation.attributes)} vertices; this one "
-            f"has {int(collection.ptr[-1])}"
+            f"the explanation is of a graph with {counted(len(explanation.attributes), 'vertex')}; "
+            f"this one has {int(collection.ptr[-1])}"
         )
     chosen = int(explanation.outputs.argmax()) if output is None else output
     totals = explanation.edge_totals if parts == "edges" else explanation.vertex_totals

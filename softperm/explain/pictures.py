@@ -11,6 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from softperm.errors import counted
 from softperm.nn.attribution import Explanation
 from softperm.pyg import Data
 
@@ -93,8 +94,8 @@ def draw_molecule(smiles: str, explanation: Explanation, output: int | None = No
         mol = rdkit_chem().AddHs(mol)
     if mol.GetNumAtoms() != len(vertices):
         raise ValueError(
-            f"{smiles!r} has {mol.GetNumAtoms()} atoms; the explanation is of a graph with "
-            f"{len(vertices)} vertices"
+            f"{smiles!r} has {counted(mol.GetNumAtoms(), 'atom')}; the explanation is of a graph "
+            f"with {counted(len(vertices), 'vertex')}"
         )
     from rdkit.Chem.Draw import rdMolDraw2D
 

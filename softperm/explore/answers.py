@@ -17,7 +17,7 @@ from softperm.data.collection import Collection
 from softperm.data.formats.json_lines import node_link_graph
 from softperm.data.graphs import as_graph
 from softperm.distance import EditCosts, edit_distance
-from softperm.errors import errors_about_graph
+from softperm.errors import counted, errors_about_graph
 from softperm.estimators.pignn import PiGNNEstimator
 from softperm.explore.contents import (
     EXPLANATION_TOLERANCE,
@@ -234,8 +234,9 @@ class Answers:
         limits = self.limits
         if (graph.num_nodes or 0) > limits.vertices or graph.num_edges > 2 * limits.edges:
             raise RequestError(
-                f"graph {i} has {graph.num_nodes} vertices and {graph.num_edges // 2} edges; at "
-                f"most {limits.vertices} and {limits.edges}"
+                f"graph {i} has {counted(graph.num_nodes or 0, 'vertex')} and "
+                f"{counted(graph.num_edges // 2, 'edge')}; at most {limits.vertices} and "
+                f"{limits.edges}"
             )
 
     def _parse(self, given: Any, name: str) -> Any:

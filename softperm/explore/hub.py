@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from softperm.errors import counted
 from softperm.estimators.pignn import PiGNNEstimator, load_estimator
 from softperm.nn.model_folder import CONFIG, WEIGHTS
 
@@ -120,9 +121,10 @@ def _summary(estimator: PiGNNEstimator, data: str) -> str:
     targets = ", ".join(map(_plain, estimator.target_names_)) or "one target"
     networks = f"{len(estimator.models_)} networks" if len(estimator.models_) > 1 else "a network"
     text = (
-        f"A π-GNN ({networks}, {config.latent_vertices} latent vertices) that predicts {targets}, "
-        f"trained on {_plain(data)} with [softperm](https://github.com/softperm/softperm). It "
-        "aligns each graph to latent vertices by a soft permutation D and reads DᵀAD and DᵀX."
+        f"A π-GNN ({networks}, {counted(config.latent_vertices, 'latent vertex')}) that predicts "
+        f"{targets}, trained on {_plain(data)} with "
+        "[softperm](https://github.com/softperm/softperm). It aligns each graph to latent vertices "
+        "by a soft permutation D and reads DᵀAD and DᵀX."
     )
     if hasattr(estimator, "classes_"):
         text += f"\n\nClasses: {_listed(estimator.classes_.tolist())}."  # type: ignore[attr-defined]
@@ -149,7 +151,7 @@ def _limits(estimator: PiGNNEstimator) -> str:
             listed = f"- {name} labels seen in training: {_listed(column)}."
             lines.append(f"{listed} Others count as none.")
     if vocabulary.x_size:
-        lines.append(f"- Each vertex needs {vocabulary.x_size} attributes.")
+        lines.append(f"- Each vertex needs {counted(vocabulary.x_size, 'attribute')}.")
     lines.append("- Scores are those of one split of the data above; other graphs may differ.")
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from softperm.data.datasets.dataset import Dataset
 from softperm.data.datasets.statistics import choose
+from softperm.errors import counted
 from softperm.explore.layout import lay_out
 from softperm.files import write_atomically
 from softperm.pyg import Data
@@ -115,7 +116,8 @@ def alignment(graph: Data, d: Float[np.ndarray, "N P"], title: str = "") -> Figu
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no vertex 2.5
         axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         figure.colorbar(image, ax=axis, shrink=0.8)
-    figure.suptitle(f"{plain_text(title)} ({n} vertices, {p} latent vertices)".strip())
+    sizes = f"{counted(n, 'vertex')}, {counted(p, 'latent vertex')}"
+    figure.suptitle(f"{plain_text(title)} ({sizes})".strip())
     return figure
 
 
@@ -138,7 +140,7 @@ def aligned_pair(
         axes[k, 2].imshow(d.T @ adjacency @ d, cmap="magma", interpolation="nearest")
         axes[k, 1].set(xlabel="vertex", ylabel="vertex")
         axes[k, 2].set(xlabel="latent vertex", ylabel="latent vertex")
-        axes[k, 0].set_title(f"graph {k + 1}: {len(adjacency)} vertices")
+        axes[k, 0].set_title(f"graph {k + 1}: {counted(len(adjacency), 'vertex')}")
         for axis in axes[k, 1:]:
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -208,7 +210,7 @@ def drawings(dataset: Dataset, count: int = 6) -> Figure:
             colour = (graph.label if graph.label.ndim == 1 else graph.label[:, 0]).numpy()
         draw(axis, graph, colour, max(6, 300 // max(graph.num_nodes or 0, 1) ** 0.7))
         name = f", class {dataset.class_names[int(dataset.y[i])]}" if dataset.class_names else ""
-        axis.set_title(f"graph {i}{name}: {graph.num_nodes} vertices", fontsize=10)
+        axis.set_title(f"graph {i}{name}: {counted(graph.num_nodes or 0, 'vertex')}", fontsize=10)
     figure.suptitle(dataset.name)
     return figure
 

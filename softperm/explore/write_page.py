@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from softperm.errors import counted
 from softperm.explore.contents import LARGEST, Contents, Neighbours, StoredExplanation
 from softperm.explore.packing import pack, pack_text
 
@@ -105,8 +106,9 @@ def pack_contents(contents: Contents) -> tuple[str, str | None, dict[str, object
         "blocks": starts,
         "named": names is not None,
         "stored_all": len(stored) == len(contents),
-        "missing": f"This page holds the drawings of {len(stored):,} of {len(contents):,} graphs; "
-        "of this one it knows only its place on the map. softperm explore --serve shows all.",
+        "missing": f"This page holds the drawings of {len(stored):,} of "
+        f"{counted(len(contents), 'graph')}; of this one it knows only its place on the map. "
+        "softperm explore --serve shows all.",
     }
     return pack(head), names, about, blocks
 

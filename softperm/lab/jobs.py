@@ -21,6 +21,7 @@ from sklearn import metrics
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
+from softperm.errors import counted
 from softperm.estimators.pignn import measure_sharpness
 from softperm.lab.baselines.layers import MemoryLimited
 from softperm.lab.configurations import (
@@ -96,8 +97,7 @@ class Job:
     def description(self) -> str:
         """System, stage and number of models."""
         count, first = len(self.runs), self.runs[0]
-        models = f"{count} model{'s' if count > 1 else ''}"
-        return f"{first.model}, {first.stage}, {models}"
+        return f"{first.model}, {first.stage}, {counted(count, 'model')}"
 
     def split_by_target(self) -> list[Job]:
         """A job for each target."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from softperm.errors import counted
 from softperm.files import exclusive
 from softperm.lab.configurations import (
     check_configuration,
@@ -265,7 +266,7 @@ def select(data: EvaluationData, contender: Contender, records: Iterable[Record]
         if len(candidates) != len(contender.configurations):
             raise ValueError(
                 f"{target}, {contender.model}: fold {fold} has records of {len(candidates)} of "
-                f"{len(contender.configurations)} configurations"
+                + counted(len(contender.configurations), "configuration")
             )
         _, best = min(
             (_rank(record, by_loss), order[configuration_key(record.run.configuration)])

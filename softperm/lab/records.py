@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from softperm import __version__
+from softperm.errors import counted
 from softperm.files import write_atomically
 from softperm.training.loop import CURVES
 
@@ -181,7 +182,7 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"{platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"
+    return f"{platform.machine()} CPU, {counted(threads, 'thread')}"
 
 
 @dataclass(eq=False)

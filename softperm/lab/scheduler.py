@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from softperm.errors import one_line
+from softperm.errors import counted, one_line
 from softperm.lab.configurations import configuration_key, epochs_of
 from softperm.lab.evaluation_data import EvaluationData
 from softperm.lab.jobs import Job, group_into_jobs, train_job
@@ -292,8 +292,8 @@ def _check_cpus(ray, threads: int) -> None:
     cpus = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
     if cpus and threads > max(cpus):
         raise ValueError(
-            f"a job uses {threads} threads, but the largest machine of the cluster offers "
-            f"{max(cpus):g} CPUs: set OMP_NUM_THREADS={max(cpus):g} or less"
+            f"a job uses {counted(threads, 'thread')}, but the largest machine of the cluster "
+            f"offers {max(cpus):g} CPUs: set OMP_NUM_THREADS={max(cpus):g} or less"
         )
 
 

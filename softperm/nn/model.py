@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import GraphBatch, prepare
-from softperm.errors import one_line
+from softperm.errors import counted, one_line
 from softperm.nn import permutation as perm
 from softperm.nn.encoders import (
     MESSAGE_PASSING,
@@ -342,16 +342,16 @@ class PiGNN(nn.Module):
         structure = batch.structure.shape[-1]
         if structure != self.config.structure_size:
             raise ValueError(
-                f"the network reads {self.config.structure_size} structural features of each "
-                f"vertex; the batch has {structure}: make it from a Collection with the features "
-                "that the network was trained with"
+                f"the network reads {counted(self.config.structure_size, 'structural feature')} of "
+                f"each vertex; the batch has {structure}: make it from a Collection with the "
+                "features that the network was trained with"
             )
         for name, size in (("x", self.config.attribute_size), ("edge_attr", edges)):
             value = batch.get(name)
             found = 0 if value is None else value.shape[-1]
             if size and found != size:
                 raise ValueError(
-                    f"the network reads {size} numbers in {name} of each "
+                    f"the network reads {counted(size, 'number')} in {name} of each "
                     f"{'vertex' if name == 'x' else 'edge'}; the batch has {found or 'none'}"
                 )
         if self.config.distance_bins and len(batch.structure) and batch.get("pos") is None:

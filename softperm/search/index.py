@@ -19,7 +19,7 @@ from softperm.distance.branch_and_bound import round_down, round_up, search_brie
 from softperm.distance.costs import Codes, EditCosts, Model
 from softperm.distance.exact import LARGEST, check_time_limit, solve
 from softperm.distance.pairs import Packed, pack, pair_of
-from softperm.errors import GraphError
+from softperm.errors import GraphError, counted
 from softperm.files import exclusive
 from softperm.jit import kernel
 from softperm.pyg import Data
@@ -546,7 +546,9 @@ class GraphIndex:
             raise ValueError(f"metadata has the columns {given}; the index has {expected}")
         for name, values in {"ids": ids, **metadata}.items():
             if values is not None and len(values) != count:
-                raise ValueError(f"{name} has {len(values)} values for {count} graphs")
+                raise ValueError(
+                    f"{name} has {counted(len(values), 'value')} for {counted(count, 'graph')}"
+                )
         if ids is None:
             numbers = [s.ids for s in self._segments if isinstance(s.ids, np.ndarray)]
             if len(numbers) < len(self._segments):

@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from softperm.data.collection import Collection, slice_graph
+from softperm.errors import counted
 from softperm.pyg import Data
 from softperm.search import storage
 from softperm.search.index import SLACK, GraphIndex, Hit
@@ -96,7 +97,8 @@ class NearestTrainingGraphs:
         size = len(_open(self.folder))
         if size < self.count:
             raise ValueError(
-                f"the model has {size} training graphs, but the {self.count} nearest were requested"
+                f"the model has {counted(size, 'training graph')}, but the {self.count} nearest "
+                "were requested"
             )
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softperm.errors import by_count, counted
 from softperm.files import write_atomically
 from softperm.nn.model_folder import WEIGHTS
 from softperm.search.index import GraphIndex, Hit, SearchResult
@@ -159,8 +160,9 @@ class VectorIndex:
         gone, new = self._compare()
         if new:
             raise ValueError(
-                f"{len(new):,} of {len(self.graphs):,} graphs of the index have no vector, the "
-                f"first is {new[0]!r}: add the graphs again to update the vectors"
+                f"{len(new):,} of {counted(len(self.graphs), 'graph')} of the index "
+                f"{by_count(len(new), 'has', 'have')} no vector, the first is {new[0]!r}: add the "
+                "graphs again to update the vectors"
             )
         if k < 1:
             raise ValueError(f"k is {k}; expected at least 1")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection, spacious
 from softperm.data.features import ColourVocabulary, colour_counts
+from softperm.errors import counted
 from softperm.files import release_pages
 from softperm.jit import kernel
 from softperm.parallel import cores, over_ranges
@@ -369,8 +370,8 @@ class GraphForest:
             rows = _rows(graphs, part, self.colours, aligned, self.most_degree)
             if rows.shape[1] != self.columns:
                 raise ValueError(
-                    f"the forest reads {self.columns} numbers of each graph; these graphs have "
-                    f"{rows.shape[1]}"
+                    f"the forest reads {counted(self.columns, 'number')} of each graph; these "
+                    f"graphs have {rows.shape[1]}"
                 )
             values[done : done + len(part)] = self.trees(rows)
             done += len(part)
@@ -615,10 +616,11 @@ def _least_squares(
 
 
 def _network_share(task: Task, weigh: bool) -> float:
-    """The share of a network in the mean with forests, without evidence.
+    """The share of a network in the mean with forests, without validation graphs.
 
-    It counts as much as each of the forests. In a regression, where networks are much better than
-    forests, it counts as much as all of them.
+    Out-of-bag predictions decide between forests only: the network has learnt from all training
+    graphs. It counts as much as each of the forests. In a regression, where networks are much
+    better than forests, it counts as much as all of them.
     """
     if isinstance(task, Regression):
         return 1 / 2

@@ -24,7 +24,7 @@ from softperm.data.formats import GraphFile, read_graphs
 from softperm.data.formats.mapped import MappedFile, input_size, is_piecewise, prepare_file
 from softperm.data.formats.tables import as_number, shortened
 from softperm.data.vocabulary import Label, Vocabulary, molecule_collection
-from softperm.errors import GraphError
+from softperm.errors import GraphError, counted
 from softperm.progress import Report, silent
 from softperm.settings import STANDARD_FIELDS, FieldNames
 from softperm.training.data import TrainingData, divide
@@ -338,16 +338,16 @@ def encode_dataset(
     dataset = load_dataset(name, root, attributes=attributes, progress=True)
     graphs = dataset.collection_with_positions if positions else dataset.collection
     own = vocabulary_of(dataset)
-    for what, ours, theirs in (
-        ("columns of vertex labels", len(own.labels), len(vocabulary.labels)),
-        ("columns of edge labels", len(own.edge_labels), len(vocabulary.edge_labels)),
-        ("vertex attributes", own.x_size, vocabulary.x_size),
-        ("edge attributes", own.edge_attr_size, vocabulary.edge_attr_size),
+    for what, of, ours, theirs in (
+        ("column", " of vertex labels", len(own.labels), len(vocabulary.labels)),
+        ("column", " of edge labels", len(own.edge_labels), len(vocabulary.edge_labels)),
+        ("vertex attribute", "", own.x_size, vocabulary.x_size),
+        ("edge attribute", "", own.edge_attr_size, vocabulary.edge_attr_size),
     ):
         if ours != theirs:
             raise ValueError(
-                f"{dataset.name} has {ours} {what}, but the model was trained on graphs with "
-                f"{theirs}; predict for graphs with the same fields as in training"
+                f"{dataset.name} has {counted(ours, what)}{of}, but the model was trained on "
+                f"graphs with {theirs}; predict for graphs with the same fields as in training"
             )
     weight = torch.ones(graphs.edge_index.shape[1]) if vocabulary.weighted else None
     return dataset, replace(vocabulary.recode(graphs, own), edge_weight=weight)
@@ -439,10 +439,10 @@ def describe_task(task: str, file: GraphFile | MappedFile) -> str:
         return f"targets {names}: {task}"
     (column,) = file.targets.values()
     values, counts = np.unique(column[~missing_values(column)], return_counts=True)
-    words = f"{len(values)} distinct numbers"
+    words = counted(len(values), "distinct number")
     if task == "classification":
         most = f"{counts.max() / counts.sum():.0%} {values[counts.argmax()]}"
-        words = f"{len(values)} classes, the largest: {most}"
+        words = f"{counted(len(values), 'class')}, the largest: {most}"
     return f"target {names}: {task} ({words})"
 
 
@@ -459,17 +459,21 @@ def describe_fields(vocabulary: Vocabulary) -> str:
     ):
         names = named.get(key) or [""] * len(columns)
         pairs = zip(names, columns, strict=True)
-        words += [f"{what} {name}".strip() + f" ({len(values)} values)" for name, values in pairs]
+        words += [
+            f"{what} {name}".strip() + f" ({counted(len(values), 'value')})"
+            for name, values in pairs
+        ]
     for what, key, size in (
         ("vertex attributes", "x", vocabulary.x_size),
         ("edge attributes", "edge_attr", vocabulary.edge_attr_size),
     ):
         if size:
-            words.append(f"{what} {', '.join(named.get(key, ())) or f'({size} numbers)'}")
+            names = ", ".join(named.get(key, ()))
+            words.append(f"{what} {names or '(' + counted(size, 'number') + ')'}")
     if vocabulary.weighted:
         words.append("edge weights")
     if vocabulary.pos_size:
-        words.append(f"positions ({vocabulary.pos_size} coordinates)")
+        words.append(f"positions ({counted(vocabulary.pos_size, 'coordinate')})")
     return ", ".join(words) or "none, structure alone"
 
 
@@ -498,10 +502,12 @@ def _warn_missing(file: GraphFile | MappedFile) -> None:
     if gaps:
         target, missing = next(iter(gaps.items()))
         graph = _name(file, int(missing.argmax()))
-        others = f" (and {len(gaps) - 1} other targets for some)" if len(gaps) > 1 else ""
+        others = (
+            f" (and {counted(len(gaps) - 1, 'other target')} for some)" if len(gaps) > 1 else ""
+        )
         warnings.warn(
-            f"target {target} is missing for {missing.sum()} of {len(missing)} graphs, graph "
-            f"{graph} first{others}: they do not count for it",
+            f"target {target} is missing for {missing.sum()} of {counted(len(missing), 'graph')}, "
+            f"graph {graph} first{others}: they do not count for it",
             stacklevel=3,
         )
 
@@ -510,7 +516,7 @@ def _warn_words(target: str, column: np.ndarray, file: GraphFile | MappedFile) -
     """Warns of words among numbers, and of decimal commas."""
     if column.dtype.kind != "U":
         return
-    total = f"of {len(column)} graphs"
+    total = f"of {counted(len(column), 'graph')}"
     numbers = sum(as_number(value) is not None for value in column)
     commas = [value for value in column if as_number(value) is None and _decimal_comma(value)]
     if len(commas) >= len(column) / 2:

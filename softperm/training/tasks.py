@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from softperm.data.collection import Collection
-from softperm.errors import GraphError
+from softperm.errors import GraphError, counted
 
 METRICS = {"ogbg-molpcba": "average_precision"}
 """Metric of binary targets for each dataset that does not use ROC-AUC."""
@@ -531,7 +531,7 @@ def target_array(y: Any, count: int) -> np.ndarray:
     if values.ndim not in (1, 2):
         raise ValueError(f"y must have one or two axes; got shape {values.shape}")
     if len(values) != count:
-        raise ValueError(f"there are {count} graphs but {len(values)} targets in y")
+        raise ValueError(f"got {counted(count, 'graph')} but {counted(len(values), 'target')} in y")
     if values.ndim == 2 and values.shape[1] == 0:
         raise ValueError("y has no columns")
     return values

@@ -94,6 +94,27 @@ def test_graphs_of_one_class_leave_no_folder_behind(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_rows_that_cannot_be_read_are_left_out_as_in_train(graphs, tmp_path):
+    file = tmp_path / "broken.jsonl"
+    rows = graphs.read_text().splitlines()
+    file.write_text("\n".join([*rows[:7], "{oops", *rows[7:]]))
+    quick = ("--epochs", 1, "--device", "cpu", "--out", tmp_path / "run")
+    command = ("evaluate", "--data", file, "--models", "wl-kernel", "--folds", 3, *quick)
+    done = run_command(*command, "--strict")
+    assert done.exit_code == 2
+    assert "error: broken.jsonl line 8: it is not JSON" in done.stderr
+    done = run_command(*command, "--json")
+    assert done.exit_code == 0, done.output
+    assert "broken: 24 graphs" in done.stderr
+    assert json.loads(done.stdout)["unreadable_rows"] == 1
+    listed = (tmp_path / "run" / "unreadable.txt").read_text().splitlines()
+    assert [line.partition(":")[0] for line in listed] == ["broken.jsonl line 8"]
+    trained = run_command("train", file, "--model", "forest", "--out", tmp_path / "t")
+    (sentence,) = (line for line in trained.stderr.splitlines() if line.startswith("left out"))
+    assert sentence in done.stderr
+    assert (tmp_path / "t" / "unreadable.txt").read_text().splitlines() == listed
+
+
 def test_stacks_take_turns_where_there_is_a_gpu():
     assert [default_abreast(device) for device in ("cpu", "cuda", "cuda:1")] == [1, 4, 4]
 

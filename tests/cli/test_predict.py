@@ -19,7 +19,7 @@ SIZES = np.array([float(len(graph)) for graph in GRAPHS])
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Graphs whose file has targets of its own, which are not looked at."""
+    """Graphs whose file has targets that are not the classes of the model."""
     return write_json_lines(tmp_path_factory.mktemp("data") / "g.jsonl", GRAPHS, kind=["?"] * 12)
 
 
@@ -72,6 +72,69 @@ def test_answers_and_numbers_have_a_column_each(data, tmp_path):
     made = PiGNNRegressor.load(tmp_path / "number")
     found = [float(row[1]) for row in table(tmp_path / "number.csv")[1]]
     np.testing.assert_allclose(found, made.predict(GRAPHS), rtol=1e-6)
+
+
+def named(estimator, name: str, folder: Path) -> Path:
+    """A model folder whose target has a name, as one of softperm train."""
+    estimator.target_names_ = (name,)
+    estimator.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    named(PiGNNClassifier(**FAST).fit(GRAPHS, NAMES), "kind", folder / "kind")
+    named(PiGNNRegressor(**FAST).fit(GRAPHS, SIZES), "mass", folder / "mass")
+    PiGNNRegressor(**FAST).fit(GRAPHS, SIZES).save(folder / "unnamed")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "reason"),
+    [
+        (
+            "kind",
+            {"name": range(12)},
+            "the model predicts kind, and the graphs have name; a target",
+        ),
+        ("mass", {"id": range(12)}, "the model predicts mass, and the graphs have id; a target of"),
+        (
+            "mass",
+            {"a": range(12), "b": range(12)},
+            "the model predicts mass, and the graphs have a, b; a target of the same name",
+        ),
+        ("mass", {"mass": [None] * 12}, "the target mass is missing for all graphs"),
+        ("kind", {"kind": ["?"] * 12}, "class '?' is not among those of training"),
+        ("unnamed", {"id": range(12)}, "the model predicts targets without names, and the graphs"),
+        ("mass", {}, None),
+    ],
+)
+def test_a_score_that_is_not_computed_has_a_reason(models, model, targets, reason, tmp_path):
+    data = write_json_lines(tmp_path / "g.jsonl", GRAPHS, **targets)
+    done = run_command("predict", models / model, data, "--out", tmp_path / "p.csv", "--json")
+    assert done.exit_code == 0, done.output
+    assert "score" not in json.loads(done.stdout)
+    lines = done.stderr.splitlines()
+    assert len(lines) == (reason is not None)
+    assert reason is None or f"no score: {reason}" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "values"),
+    [("kind", "label", NAMES), ("kind", "kind", [*NAMES[:11], None]), ("mass", "target", SIZES)],
+)
+def test_the_only_target_of_a_file_is_scored(models, model, name, values, tmp_path):
+    data = write_json_lines(tmp_path / "g.jsonl", GRAPHS, **{name: values})
+    done = run_command("predict", models / model, data, "--out", tmp_path / "p.csv", "--json")
+    said = json.loads(done.stdout)
+    known = [i for i, value in enumerate(values) if value is not None]
+    made = (PiGNNRegressor if model == "mass" else PiGNNClassifier).load(models / model)
+    graphs, y = [GRAPHS[i] for i in known], [values[i] for i in known]
+    expected = abs(made.predict(graphs) - y).mean() if model == "mass" else made.score(graphs, y)
+    assert said["score"] == pytest.approx(expected)
+    assert said["scored_graphs"] == len(known)
+    assert said.get("scored_target") == (None if name == model else name)
 
 
 def test_columns_are_called_by_the_targets_of_a_run(one_quick_picture, tmp_path):
@@ -134,7 +197,7 @@ def test_unseen_labels_are_one_line_of_warning(tmp_path):
         warned = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
         (line,) = warned
         # The file counts its lines from 1.
-        assert "graph 1 and 1 more: 3 vertices and 0 edges have labels that training did" in line
+        assert "graph 1 and 1 more: 3 vertices have labels that training did" in line
 
 
 def test_directed_graphs_need_to_be_asked_for(trained, tmp_path):

@@ -169,4 +169,4 @@ def test_a_missing_class_is_named_with_its_line(tmp_path):
 def test_a_folder_of_archives_is_answered_with_one_of_them(tmp_path):
     (tmp_path / "MUTAG.zip").write_bytes(b"")
     done = run_command("train", tmp_path, "--out", tmp_path / "run")
-    assert "holds 1 zip files; name one of them, such as MUTAG.zip" in done.stderr
+    assert "holds 1 zip file; name one of them, such as MUTAG.zip" in done.stderr

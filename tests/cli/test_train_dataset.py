@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import lzma
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -189,14 +190,22 @@ def test_the_name_of_a_collection_and_its_files_give_the_same_model_and_predicti
     same_weights(named.model_, from_files.model_)
     assert named.vocabulary_ == from_files.vocabulary_
     assert named.classes_.tolist() == from_files.classes_.tolist() == [-1, 1]
-    tables = []
-    for run, source in (("named", files), ("files", "TINY"), ("named", "TINY")):
+    tables, scores = [], []
+    for run, source, other in (
+        ("named", files, "graph_label"),
+        ("files", "TINY", "class"),
+        ("named", "TINY", None),
+    ):
         out = tmp_path / "p.csv"
-        place = ("--data-root", tmp_path, "--device", "cpu")
+        place = ("--data-root", tmp_path, "--device", "cpu", "--json")
         done = run_command("predict", tmp_path / run, source, "--out", out, *place)
         assert done.exit_code == 0, done.output
+        said = json.loads(done.stdout)
+        assert said.get("scored_target") == other, "targets of another name are said"
         tables.append(out.read_text())
+        scores.append((said["metric"], said["score"], said["scored_graphs"]))
     assert tables[0] == tables[1] == tables[2]
+    assert scores[0] == scores[1] == scores[2]
 
 
 def test_a_dataset_with_other_fields_than_in_training_is_refused(root, tmp_path):
@@ -332,3 +341,61 @@ def test_bad_options_are_one_sentence(arguments, message, root, tmp_path):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def query(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("query") / "query.csv"
+    path.write_text("smiles\nc1ccccc1\n")
+    return path
+
+
+def search(library: Path, queries: object, out: Path, *options: object) -> list[dict[str, str]]:
+    done = run_command("search", library, queries, "--out", out, *options)
+    assert done.exit_code == 0, done.output
+    return list(csv.DictReader(out.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "zip"])
+def test_molecules_of_a_dataset_are_indexed_by_its_name(archive, root, query, tmp_path):
+    if archive:
+        folder, root = root / "ogbg-molhiv", tmp_path
+        with zipfile.ZipFile(root / "ogbg-molhiv.zip", "w") as packed:
+            for path in folder.rglob("*.gz"):
+                packed.write(path, f"hiv/{path.relative_to(folder)}")
+    library = tmp_path / "library.index"
+    options = ("--data-root", root, "--id-column", "mol_id")
+    done = run_command("index", "ogbg-molhiv", "--out", library, *options)
+    assert done.exit_code == 0, done.output
+    hits = search(library, query, tmp_path / "hits.csv", "-k", 3)
+    assert {row["distance"] for row in hits} == {"0.0"}
+    assert {row["hit"] for row in hits} == {"C1", "C11", "C21"}
+
+
+def test_distances_and_look_alikes_of_a_dataset_are_those_of_its_files(root, query, tmp_path):
+    tiny = write_tiny(tmp_path / "root")
+    place = ("--data-root", tmp_path / "root")
+    written = []
+    for name, data in (("named", "TINY"), ("files", tiny)):
+        out = tmp_path / f"{name}.csv"
+        done = run_command("distance", data, "--labels", "--out", out, *place)
+        assert done.exit_code == 0, done.output
+        library = tmp_path / f"{name}.index"
+        assert run_command("index", data, "--out", library, *place).exit_code == 0
+        hits = search(library, data, tmp_path / f"{name}-hits.csv", "-k", 2, *place)
+        written.append((out.read_text(), hits))
+    assert written[0] == written[1]
+    done = run_command("index", "QM9", "--out", tmp_path / "qm9.index", "--data-root", root)
+    assert done.exit_code == 0, done.output
+    (hit,) = search(tmp_path / "qm9.index", query, tmp_path / "h.csv", "-k", 1)
+    assert (hit["hit"], hit["distance"]) == ("c1ccccc1", "0.0")
+
+
+@pytest.mark.parametrize("command", ["index", "distance"])
+def test_a_name_that_no_dataset_has_is_one_sentence(command, root, tmp_path, monkeypatch):
+    monkeypatch.setattr("softperm.data.datasets.store._ATTEMPTS", 1)
+    out = tmp_path / ("d.csv" if command == "distance" else "library")
+    done = run_command(command, "MUTAK", "--out", out, "--data-root", root)
+    assert done.exit_code == 2
+    assert "did you mean MUTAG?" in done.stderr.strip().splitlines()[-1]
+    assert not out.exists()

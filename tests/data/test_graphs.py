@@ -128,7 +128,7 @@ def test_loops_and_duplicates_go_with_one_warning_that_counts_them(drawn, loops,
 
 def test_an_edge_listed_twice_both_ways_is_one_duplicate():
     twice = Data(edge_index=torch.tensor([[0, 1, 0, 1], [1, 0, 1, 0]]), num_nodes=2)
-    with pytest.warns(UserWarning, match="removed 1 duplicate edge from 1 of 1 graphs; of an edge"):
+    with pytest.warns(UserWarning, match="removed 1 duplicate edge from 1 of 1 graph; of an edge"):
         graph = as_graph(twice)
     assert graph.edge_index.tolist() == [[0, 1], [1, 0]]
 

@@ -131,7 +131,7 @@ def test_the_warning_names_the_first_graph_with_unseen_labels_of_vertices_or_edg
 
 def test_unseen_integers_are_zero_vectors_too():
     vocabulary = Vocabulary.learn(read(path([6, 7])))
-    with pytest.warns(UserWarning, match=r"1 vertices and 0 edges .* \(such as 35\)"):
+    with pytest.warns(UserWarning, match=r"1 vertex has a label .* \(such as 35\)"):
         made = vocabulary.encode(read(path([7, 35, 6])))
     assert made.batch(torch.tensor([0])).x.tolist() == [[0, 1], [0, 0], [1, 0]]
 
@@ -144,7 +144,7 @@ def test_integers_come_in_order_before_strings_in_order():
 def test_the_string_of_a_number_is_not_the_number():
     vocabulary = Vocabulary.learn(read(path([1, "1"])))
     assert vocabulary.labels == ((1, "1"),)
-    with pytest.warns(UserWarning, match="1 vertices and 0 edges"):
+    with pytest.warns(UserWarning, match="1 vertex has a label"):
         assert Vocabulary.learn(read(path([1]))).encode(read(path(["1"]))).label.tolist() == [[-1]]
 
 

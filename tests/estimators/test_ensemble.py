@@ -97,7 +97,7 @@ def test_a_folder_with_a_network_missing_is_refused(tmp_path):
     config, tensors = read_folder(tmp_path / "model")
     fewer = {name: tensor for name, tensor in tensors.items() if not name.startswith("ensemble.")}
     write_folder(tmp_path / "model", config, fewer)
-    with pytest.raises(FolderError, match="ensemble is 2, but there are 1 networks"):
+    with pytest.raises(FolderError, match="ensemble is 2, but the file holds 1 network"):
         PiGNNClassifier.load(tmp_path / "model")
 
 

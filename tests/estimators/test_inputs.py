@@ -143,7 +143,7 @@ def test_labels_that_training_did_not_see_are_zeros_with_one_warning():
         warnings.simplefilter("always")
         vectors = made.transform(unseen)
     (warning,) = caught
-    assert "3 vertices and 0 edges have labels that training did not see" in str(warning.message)
+    assert "3 vertices have labels that training did not see" in str(warning.message)
     aligned = vectors[:, 16:].reshape(2, 4, 2)  # D.T @ X
     np.testing.assert_allclose(aligned.sum(1), [[1, 0], [0, 1]], atol=1e-5)
     with pytest.warns(UserWarning, match="did not see") as caught:
@@ -216,7 +216,7 @@ NO_FIT = {
         ([with_x([[0.0, 1.0]]), with_x([1.0, 2.0]), with_x([3.0])], [0, 1, 0]),
         "graph 0: it has x of 2 values a vertex, but 2 other graphs have x of 1 value a vertex",
     ),
-    "fewer targets than graphs": ((GRAPHS, Y[:-1]), "there are 12 graphs but 11 targets in y"),
+    "fewer targets than graphs": ((GRAPHS, Y[:-1]), "got 12 graphs but 11 targets in y"),
     "no targets": ((GRAPHS, None), "y is missing"),
     "one class": ((GRAPHS, ["cat"] * 12), "y has only one class, 'cat'"),
     "a missing class": (

@@ -67,7 +67,7 @@ def test_a_loaded_estimator_can_be_fitted_anew(tmp_path):
 
 def test_unseen_labels_are_known_as_such_after_loading(tmp_path):
     PiGNNClassifier(**FAST).fit(WORDS, [0, 1] * 6).save(tmp_path)
-    with pytest.warns(UserWarning, match="1 vertices and 0 edges have labels"):
+    with pytest.warns(UserWarning, match="1 vertex has a label"):
         PiGNNClassifier.load(tmp_path).predict([labelled_path("az")])
 
 

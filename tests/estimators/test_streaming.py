@@ -387,6 +387,7 @@ def test_a_result_that_is_not_finite_is_a_problem_of_its_row(tmp_path, vectors):
     lines = out.read_text().splitlines()
     assert "is not a finite number" in lines[2]
     assert "nan" not in "".join(lines)
+    (tmp_path / "strict").mkdir()
     with pytest.raises(ValueError, match="is not a finite number"):
         replace(working, strict=True, folder=tmp_path / "strict")(next(read_shards(path)))
 

@@ -57,7 +57,7 @@ def test_a_graph_without_parts_is_the_graph_that_never_had_them(estimator):
     whole = random_graph(7, seed=3)
     for graph in (whole, *graphs):
         nx.set_node_attributes(graph, {v: (v, v * v) for v in graph}, "pos")
-    features = {"walks": 3, "triangles": True, "distance_bins": 3}
+    features = {"walks": 3, "triangles": True, "distance_bins": 3, "distance_range": 100.0}
     made = PiGNNClassifier(**{**QUICK, **features}).fit(graphs, [0, 1] * 3)
     collection = made.collect([whole])
     kept = torch.tensor([True, True, False, True, True, True, False])

@@ -252,6 +252,39 @@ def test_networkx_and_pyg_give_the_same_predictions():
     assert_close(model.fit(data, np.arange(7.0)).predict(data), first)
 
 
+def stretched(factor: float) -> list[nx.Graph]:
+    """Paths along a line, and graphs of a vertex or none, which have no pairs."""
+    graphs = [nx.path_graph(n) for n in (2, 5, 8, 3, 8, 6, 1)]
+    for graph in graphs:
+        nx.set_node_attributes(graph, {v: (factor * v, 0.0) for v in graph}, "pos")
+    return graphs
+
+
+@pytest.mark.parametrize("kind", [PiGNNRegressor, PiGNNAligner])
+def test_a_warning_says_how_many_pairs_are_beyond_the_range(kind):
+    graphs = stretched(10.0)
+    distances = [10.0 * abs(u - v) for g in graphs for u in g for v in g if u < v]
+    share = np.mean([d > 30 for d in distances])
+    model = kind(distance_bins=3, distance_range=30.0, **{**SMALL, "hidden": 4})
+    with pytest.warns(UserWarning, match="farther apart than distance_range") as caught:
+        model.fit(graphs, *([] if kind is PiGNNAligner else [np.arange(7.0)]))
+    (words,) = (str(w.message) for w in caught if "distance_range" in str(w.message))
+    assert words.startswith(f"{share:.0%} of the pairs of vertices are farther apart than")
+    assert words.endswith("(99% of the pairs are within 70)")
+
+
+def test_the_share_of_far_pairs_is_measured_on_a_sample():
+    large = nx.path_graph(500)
+    nx.set_node_attributes(large, {v: (float(v),) for v in large}, "pos")
+    model = PiGNNRegressor(distance_bins=2, distance_range=250.0, **SMALL)
+    with pytest.warns(UserWarning, match="25% of the pairs of vertices are farther apart"):
+        model.fit([large] * 4, np.arange(4.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", UniformPermutationsWarning)
+        model.set_params(distance_range=400.0).fit([large] * 4, np.arange(4.0))
+
+
 def test_an_aligner_reads_positions():
     graphs = positioned([nx.path_graph(n) for n in (3, 4, 5) * 2])
     aligner = PiGNNAligner(distance_bins=3, latent_vertices=4, epochs=2, progress=False)
@@ -266,9 +299,9 @@ def test_an_aligner_reads_positions():
 def test_a_graph_without_vertices_needs_no_positions():
     graphs = [*positioned(GRAPHS), nx.Graph()]
     model = PiGNNClassifier(distance_bins=3, **SMALL)
-    with pytest.warns(UserWarning, match="1 of 11 graphs have no vertices"):
+    with pytest.warns(UserWarning, match="1 of 11 graphs has no vertices"):
         model.fit(graphs, np.arange(11) % 2)
-    with pytest.warns(UserWarning, match="1 of 1 graphs have no vertices"):
+    with pytest.warns(UserWarning, match="1 of 1 graph has no vertices"):
         assert model.predict(graphs[-1:]).shape == (1,)
 
 
@@ -317,7 +350,7 @@ def test_positions_have_as_many_coordinates_as_in_training(tmp_path):
     (out / "rings.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     done = run_command("predict", out / "model", out / "rings.jsonl", "--out", out / "p.csv")
     assert done.exit_code == 0, done.output
-    assert "1 of 5 graphs have no result" in done.stderr
+    assert "1 of 5 graphs has no result" in done.stderr
     assert sentence in done.stderr
 
 

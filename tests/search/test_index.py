@@ -341,7 +341,7 @@ def test_bad_input_is_named():
         index.add([nx.path_graph(3)])
     with pytest.raises(ValueError, match="the index has no graph 9"):
         index.remove([9])
-    with pytest.raises(ValueError, match="ids has 1 values for 2 graphs"):
+    with pytest.raises(ValueError, match="ids has 1 value for 2 graphs"):
         GraphIndex.build([nx.path_graph(3), nx.path_graph(4)], ids=[1])
     with pytest.raises(ValueError, match=r"edge_insertion is 1\.0 and edge_deletion is 2\.0"):
         GraphIndex.build([nx.path_graph(3)], costs=EditCosts(edge_deletion=2.0))

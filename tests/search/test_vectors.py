@@ -187,7 +187,7 @@ def test_a_graph_that_returns_under_its_name_with_other_edges_gets_a_new_vector(
     changed = nx.complete_graph(9)
     index.add([changed, GRAPHS[4]], ["g3", "g4"], {"size": [9, len(GRAPHS[4])]})
     vectors = VectorIndex.open(tmp_path / "vectors", index)
-    with pytest.raises(ValueError, match=r"1 of 60 graphs of the index have no vector.*'g3'"):
+    with pytest.raises(ValueError, match=r"1 of 60 graphs of the index has no vector.*'g3'"):
         vectors.nearest(GRAPHS[3])
     vectors.update()
     hit = vectors.nearest(changed, k=1).hits[0]

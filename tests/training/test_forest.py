@@ -24,6 +24,7 @@ from softperm.training.forest import (
     _Grown,
     _network_share,
     _rows,
+    _tree_outputs,
     count_table,
     evidence_shares,
     mean_with_network,
@@ -303,6 +304,9 @@ def test_weighted_forests_predict_the_mean_of_three_forests(kind):
     targets = task.encode(y).double().numpy()
     grown = list(_grow(rows, targets, None, task, columns, 31, 0))
     assert [len(each) for each in grown] == [11, 10, 10]
+    codes, own = _tree_outputs(targets, task), np.ones(40)
+    unseen = np.stack([each.out_of_bag(rows, everything.numpy(), codes, task) for each in grown])
+    np.testing.assert_allclose(forest.shares, evidence_shares(task, unseen, targets, own))
     expected = sum(
         share
         * np.mean([t.tree_.predict(rows[:, g.first : g.last]).reshape(40, -1) for t in g.trees], 0)

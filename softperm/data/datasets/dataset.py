@@ -15,6 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from softperm.data import features
+from softperm.data.archive import Archive
 from softperm.data.canonical import first_not_finite
 from softperm.data.collection import Collection, slice_graph
 from softperm.data.datasets.catalogue import Entry, catalogue_spelling, find_entry, known_names
@@ -232,6 +233,53 @@ def load_dataset(
                 stacklevel=2,
             )
     return dataset_of(prepared, store, task, attributes)
+
+
+def dataset_file(
+    name: str, root: Path | str | None = None, *, cache: Path | str | None = None
+) -> Path:
+    """The file of a dataset that :func:`softperm.data.formats.read_graphs` reads.
+
+    It is downloaded if needed. Of OGB's datasets and QM9 it is the table of SMILES, so their graphs
+    have elements and types of bonds as labels and no hydrogens, like those of other SMILES.
+
+    Args:
+        name: see :func:`load_dataset`.
+        root: folder of raw data, searched first; by default ``SOFTPERM_DATA``.
+        cache: folder for downloaded and prepared files; by default ``SOFTPERM_CACHE``.
+
+    Raises:
+        ValueError: the data is not available, or has no such file.
+    """
+    store, entry = open_store(root, cache), find_entry(name)
+    with progress_bars() as report:
+        recipe = recipe_of(entry, store, progress=report)
+        path = store.get(entry.files[0])
+        if store.is_downloaded(path):
+            prepare(recipe, store, report)  # compares it with the known checksums
+    if entry.kind == "tu":
+        return path
+    if entry.kind == "ogb":
+        return _smiles_table(path, store.cache / "tables" / f"{entry.name}.csv.gz")
+    if path.name.endswith(".csv.xz"):
+        return path
+    raise ValueError(
+        f"{name} is available as {path.name}, which has no SMILES: put {entry.files[0].others[0]} "
+        "in the data root, or name a table of SMILES"
+    )
+
+
+def _smiles_table(path: Path, copy: Path) -> Path:
+    """The table of SMILES in a folder or archive of OGB; out of an archive it is copied."""
+    with Archive(path) as archive:
+        place = archive.find("mapping/mol.csv.gz")
+        assert place is not None, "the recipe has found it"
+        if path.is_dir():
+            return path / place
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(place) as stream:
+            write_atomically(copy, stream.read())
+    return copy
 
 
 def recipe_of(

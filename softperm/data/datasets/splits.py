@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from softperm.errors import counted
 from softperm.files import write_atomically
 
 
@@ -191,8 +192,8 @@ def _check(splits: tuple[Split, ...], graphs: int, path: Path) -> None:
         together = torch.cat(split.parts).sort().values
         if not torch.equal(together, whole):
             raise ValueError(
-                f"{path}: fold {number} has {together.numel():,} graphs, not each of the dataset's "
-                f"{graphs:,} once; these splits belong to another dataset"
+                f"{path}: fold {number} has {counted(together.numel(), 'graph')}, not each of the "
+                f"dataset's {graphs:,} once; these splits belong to another dataset"
             )
     tests = torch.cat([s.test for s in splits]).sort().values if splits else whole[:0]
     if not torch.equal(tests, whole):

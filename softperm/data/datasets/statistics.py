@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from softperm.data.datasets.dataset import Dataset
+from softperm.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,7 +130,7 @@ def histograms(dataset: Dataset) -> Figure:
     else:
         axes[2].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[2].set_xlim(left=-0.5)
-    figure.suptitle(f"{dataset.name}: {len(dataset):,} graphs")
+    figure.suptitle(f"{dataset.name}: {counted(len(dataset), 'graph')}")
     return figure
 
 

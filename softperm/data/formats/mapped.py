@@ -66,7 +66,7 @@ from softperm.data.formats.tables import (
 )
 from softperm.data.molecules import bond_names, element_symbols, read_symbols
 from softperm.data.vocabulary import Label, Vocabulary, codes_of
-from softperm.errors import GraphError
+from softperm.errors import GraphError, counted
 from softperm.files import appearing, disk_errors, exclusive, workspace, write_atomically
 from softperm.parallel import map_in_processes
 from softperm.progress import Report, silent
@@ -406,7 +406,7 @@ def _write_parts(
             if strict and about["problems"]:
                 raise ValueError(about["problems"][0])
             read, graphs = read + 1, graphs + about["graphs"]
-            progress("preparing graphs", shares[number], 1, f"{graphs:,} graphs")
+            progress("preparing graphs", shares[number], 1, counted(graphs, "graph"))
     return len(shares)
 
 

@@ -12,6 +12,7 @@ import bz2
 import gzip
 import io
 import lzma
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from softperm.data.formats.tables import MAX_CELL_LINES, Record, Table, Unreadab
 from softperm.data.formats.tu import read_tu_graphs
 from softperm.data.graphs import read_data
 from softperm.data.molecules import raw_graph_from_smiles
-from softperm.errors import GraphError
+from softperm.errors import GraphError, by_count, counted
 from softperm.files import size_limit
 from softperm.parallel import batches
 from softperm.pyg import Data
@@ -104,6 +105,7 @@ def read_shards(
         else:
             path.stat()  # a missing file has no format
             source = _OneFile(path)
+        _check_kinds(path, source.names)
         if any(name.endswith("_A.txt") for name in source.names):
             parts = _tu_parts(path, symmetrise, rows)
         else:
@@ -159,13 +161,63 @@ def input_files(path: Path) -> list[Path]:
     return [path / name for name in dict.fromkeys([*_graph_files(names), *tables])]
 
 
+def _tu_files(names: Sequence[str]) -> list[str]:
+    """The files in TUDataset's format."""
+    prefixes = tuple(name.removesuffix("A.txt") for name in names if name.endswith("_A.txt"))
+    return [name for name in names if name.startswith(prefixes)] if prefixes else []
+
+
 def _graph_files(names: Sequence[str]) -> list[str]:
     """The names of the files with graphs, in order; beside GraphML there may be other tables."""
-    prefixes = tuple(name.removesuffix("A.txt") for name in names if name.endswith("_A.txt"))
-    if prefixes:
-        return [name for name in names if name.startswith(prefixes)]
+    if files := _tu_files(names):
+        return files
     known = [name for name in sorted(names) if _ending(name) in READERS]
     return [name for name in known if _ending(name) == ".graphml"] or known
+
+
+def _check_kinds(path: Path, names: Sequence[str]) -> None:
+    """Raises ValueError if there are graphs in files of several formats.
+
+    Tables beside TUDataset's format or GraphML need not hold graphs: a warning says that they are
+    not read.
+    """
+    found = _tu_files(names)
+    kinds = {_TU: found} if found else {}
+    for name in sorted(set(names) - set(found)):
+        ending = _ending(name)
+        if ending in READERS:
+            kinds.setdefault(_KINDS[READERS[ending]], []).append(name)
+    if _GRAPHML in kinds:  # targets.csv is theirs
+        tables = [
+            name for name in kinds.pop(_TABLE, []) if PurePosixPath(name).name != "targets.csv"
+        ]
+        kinds |= {_TABLE: tables} if tables else {}
+    if len(kinds) < 2:
+        return
+    if len(kinds) == 2 and _TABLE in kinds and (_TU in kinds or _GRAPHML in kinds):
+        read = _TU if _TU in kinds else _GRAPHML
+        warnings.warn(
+            f"{path}: the graphs are those in the {_several(read)}; "
+            f"{_listed(_TABLE, kinds[_TABLE])} beside them "
+            f"{by_count(len(kinds[_TABLE]), 'is', 'are')} not read",
+            stacklevel=4,
+        )
+        return
+    listed = ", ".join(_listed(kind, files) for kind, files in kinds.items())
+    raise ValueError(
+        f"{path} holds files of several formats: {listed}; expected one: name one of the files, or "
+        "put those of each format in a folder of their own"
+    )
+
+
+def _listed(kind: str, files: Sequence[str]) -> str:
+    """The number of files of a kind, with the name of the first."""
+    more = ", …" if len(files) > 1 else ""
+    return f"{counted(len(files), kind, _several(kind))} ({files[0]}{more})"
+
+
+def _several(kind: str) -> str:
+    return kind.replace("file", "files", 1)
 
 
 def file_states(files: Iterable[Path]) -> dict[Path, tuple[int, ...] | None]:
@@ -209,14 +261,16 @@ def _parts(
     readers = {READERS[_ending(name)] for name in names}
     if isinstance(source, _OneFile) and not names:
         raise ValueError(f"{path} is not in a known format; expected {_KNOWN}")
-    if len(readers) != 1:
-        content = "files of several formats" if readers else "no graphs in a known format"
+    if not readers:
         archives = [name for name in source.names if name.lower().endswith(".zip")]
-        if not readers and archives:
+        if archives:
             raise ValueError(
-                f"{path} holds {len(archives)} zip files; name one of them, such as {archives[0]}"
+                f"{path} holds {counted(len(archives), 'zip file')}; name one of them, such as "
+                f"{archives[0]}"
             )
-        raise ValueError(f"{path} holds {content}; expected one dataset: {_KNOWN}")
+        raise ValueError(
+            f"{path} holds no graphs in a known format; expected one dataset: {_KNOWN}"
+        )
     (read,) = readers
     files = _Files(source, path, names)
     for part in read(files, columns, rows):
@@ -309,6 +363,15 @@ READERS: dict[str, Callable[[_Files, dict[str, Any], int], Parts]] = {
 
 A folder or zip with a file ``NAME_A.txt`` is in TUDataset's format, which has no ending of its own.
 """
+
+_TU, _TABLE, _GRAPHML = "file in TUDataset's format", "CSV or TSV file", "GraphML file"
+_KINDS: dict[Callable[..., Parts], str] = {
+    _read_tables: _TABLE,
+    _read_json_lines: "JSON Lines file",
+    _read_parquet: "Parquet file",
+    _read_graphml: _GRAPHML,
+}
+"""The kind of files that each reader reads, in messages."""
 
 
 def _cut(

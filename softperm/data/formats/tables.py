@@ -12,7 +12,7 @@ from io import TextIOBase
 import numpy as np
 
 from softperm.data.canonical import RawGraph
-from softperm.errors import GraphError
+from softperm.errors import GraphError, counted
 from softperm.pyg import Data
 
 Target = int | float | str | None
@@ -170,8 +170,8 @@ def read_rows(
             if not isinstance(row, str) and len(row) != len(header):
                 used = 1  # lines that a wrong quote joined are rows of their own
                 row = (
-                    f"it has {len(row)} cells, but the header names {len(header)} columns; quote "
-                    f"cells that contain {delimiter!r}"
+                    f"it has {counted(len(row), 'cell')}, but the header names "
+                    f"{counted(len(header), 'column')}; quote cells that contain {delimiter!r}"
                 )
             yield first + k, row
         k += used
@@ -212,7 +212,7 @@ def check_share(problems: Sequence[str], rows: int) -> None:
     """Raises ValueError, with the first problem, if too many rows cannot be read."""
     if len(problems) > MOST_UNREADABLE * rows:
         raise ValueError(
-            f"{problems[0]} ({len(problems):,} of {rows:,} rows cannot be read)"
+            f"{problems[0]} ({len(problems):,} of {counted(rows, 'row')} cannot be read)"
             if len(problems) > 1
             else problems[0]
         )

@@ -19,7 +19,7 @@ from softperm.data.archive import Archive
 from softperm.data.canonical import SYMMETRISE, first_not_finite
 from softperm.data.collection import slice_graph
 from softperm.data.formats.tables import as_number
-from softperm.errors import GraphError
+from softperm.errors import GraphError, by_count, counted
 from softperm.pyg import Data
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -114,9 +114,10 @@ def read_tu_graphs(path: Path, symmetrise: bool) -> tuple[str, list[Data], dict[
     arrays = read_tu(path, symmetrise=symmetrise)
     _check_finite(arrays)
     if arrays.self_loops or arrays.duplicates:
+        lines = ((arrays.self_loops, "self-loop"), (arrays.duplicates, "duplicate"))
+        removed = " and ".join(counted(count, kind) for count, kind in lines if count)
         warnings.warn(
-            f"{path}: removed {arrays.self_loops} self-loops and {arrays.duplicates} duplicates "
-            f"among the lines of {arrays.name}_A.txt",
+            f"{path}: removed {removed} among the lines of {arrays.name}_A.txt",
             stacklevel=4,
         )
     targets = _columns("graph_label", arrays.graph_label)
@@ -205,8 +206,8 @@ class _Files:
         table = self._read(kind, dtype)
         if table is not None and len(table) != rows:
             raise ValueError(
-                f"{self.name}_{kind}.txt: expected {rows:,} lines, one for each of the {of}, found "
-                f"{len(table):,}; the file is cut short or belongs to another dataset"
+                f"{self.name}_{kind}.txt: expected {counted(rows, 'line')}, one for each of the "
+                f"{of}, found {len(table):,}; the file is cut short or belongs to another dataset"
             )
         return table
 
@@ -274,7 +275,7 @@ def _read_lines(
         columns = columns or len(cells)
         values = [value for cell in cells if (value := as_number(cell)) is not None]
         if len(cells) != columns or len(values) != columns:
-            expected = "1 number" if columns == 1 else f"{columns} numbers separated by commas"
+            expected = counted(columns, "number") + " separated by commas" * (columns > 1)
             raise ValueError(
                 f"{where} line {number}: expected {expected}, found {text[:60]!r}; the file is cut "
                 f"short or is not in TUDataset's format"
@@ -352,8 +353,9 @@ def _count_graphs(graph_of: np.ndarray, files: _Files) -> int:
     if listed is None and graphs > 2 * present + 1000:  # more likely a wrong number than a graph
         line = int(graph_of.argmax())
         raise ValueError(
-            f"{where} line {line + 1}: graph number {graphs:,}, but only {present:,} graphs have "
-            "vertices; correct it, or add a file of graph labels with a line for each graph"
+            f"{where} line {line + 1}: graph number {graphs:,}, but only "
+            f"{counted(present, 'graph')} {by_count(present, 'has', 'have')} vertices; correct it, "
+            "or add a file of graph labels with a line for each graph"
         )
     return max(graphs, listed) if listed is not None and present < graphs else graphs
 
@@ -366,7 +368,7 @@ def _check_ends(ends: np.ndarray, graph_of: np.ndarray, name: str) -> None:
         u, v = ends[line].tolist()
         raise ValueError(
             f"{name}_A.txt line {line + 1}: edge ({u}, {v}) names vertex {ends[line, side]}, but "
-            f"the dataset has {graph_of.size:,} vertices, numbered from 1"
+            f"the dataset has {counted(graph_of.size, 'vertex')}, numbered from 1"
         )
     between = graph_of[ends[:, 0] - 1] != graph_of[ends[:, 1] - 1]
     if between.any():

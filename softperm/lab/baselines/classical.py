@@ -20,6 +20,7 @@ from torch import Tensor
 
 from softperm.data.collection import Collection
 from softperm.data.features import ColourVocabulary, collection_colours, colour_counts
+from softperm.errors import counted
 from softperm.parallel import threads
 from softperm.training.forest import MOST_DEGREES, Trees, count_table, largest_degree
 from softperm.training.tasks import Classification, MultiLabel, Regression, Task
@@ -84,7 +85,9 @@ class GraphForest(ABC):
         """Outputs that the task reads as it reads a network's, such as logarithms of shares."""
         table = self.describe(collection)[index.cpu().numpy()]
         if table.shape[1] != self.columns_:
-            raise ValueError(f"the forest reads {self.columns_} numbers, not {table.shape[1]}")
+            raise ValueError(
+                f"the forest reads {counted(self.columns_, 'number')}, not {table.shape[1]}"
+            )
         values = [_predict(trees, table) for trees in self.trees_]
         if isinstance(self.task_, Classification):
             shares = np.zeros((len(index), self.task_.classes))

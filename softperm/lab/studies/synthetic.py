@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from softperm.data.collection import Collection
 from softperm.data.vocabulary import Vocabulary
 from softperm.distance import frobenius_matrix, joint_alignment
+from softperm.errors import counted
 from softperm.explore.plots import save
 from softperm.files import write_atomically
 from softperm.lab.baselines.layers import ReadoutGNN
@@ -188,7 +189,7 @@ def run(
     results, learnt = [], {}
     for i, p in enumerate(config.latent_vertices):
         share = 0.1 + 0.7 * i / len(config.latent_vertices)
-        progress(ACTIVITY, share, 1, f"π-GNN with P = {p}, {config.seeds} seeds")
+        progress(ACTIVITY, share, 1, f"π-GNN with P = {p}, {counted(config.seeds, 'seed')}")
         result, learnt[p] = files.task_results(p, lambda p=p: methods.learn_task(p))
         results.append(result)
     progress(ACTIVITY, 0.8, 1, "baselines")
@@ -486,9 +487,9 @@ def write(
     page = Page(title)
     page.paragraph(
         f"{count} graphs{_statistics(graphs)}; exact Frobenius distances of all "
-        f"{count * (count + 1) // 2:,} pairs. Networks "
-        f"learn the number of vertices ({config.epochs} epochs, {config.seeds} seeds for each P, "
-        "the epoch of lowest validation loss kept); the table compares distances between aligned "
+        f"{count * (count + 1) // 2:,} pairs. Networks learn the number of vertices "
+        f"({counted(config.epochs, 'epoch')}, {counted(config.seeds, 'seed')} for each P, the "
+        "epoch of lowest validation loss kept); the table compares distances between aligned "
         f"vectors with the true ones. Expected from {PAPER}."
     )
     page.figure(drawn["curves"], "Error bars: standard deviation over seeds.")

@@ -12,8 +12,10 @@ from file_server import FileServer
 
 from softperm.data.datasets import load_dataset
 from softperm.data.datasets.catalogue import find_entry
+from softperm.data.datasets.dataset import dataset_file
 from softperm.data.datasets.splits import make_folds, write_folds
 from softperm.data.features import StructuralFeatures, VertexFeatures
+from softperm.data.formats import read_graphs
 from softperm.data.formats.tu import read_tu, to_graphs
 
 
@@ -262,3 +264,24 @@ def test_features_of_a_dataset_are_computed_once_and_again_if_their_file_is_dama
     assert len(computed) == 4, "damaged twice, and other features"
     plain = dataset.feature_store.extend(dataset.collection, StructuralFeatures())
     assert plain is dataset.collection
+
+
+def test_the_file_of_a_dataset_is_that_of_the_data_root_or_a_verified_download(
+    write_tu: Callable, server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_tu("MUTAG")
+    assert dataset_file("mutag", root) == root / "tu" / "MUTAG.zip"
+    monkeypatch.setenv("SOFTPERM_MIRROR", server.url)
+    server.files["/tu/TOY.zip"] = (write_tu() / "tu" / "TOY.zip").read_bytes()
+    assert len(read_graphs(dataset_file("TOY")).graphs) == 40
+    server.files["/tu/MUTAG.zip"] = (root / "tu" / "MUTAG.zip").read_bytes()
+    with pytest.raises(ValueError, match="MUTAG: the downloaded files hold other data"):
+        dataset_file("MUTAG")
+
+
+def test_qm9_without_smiles_has_no_file_to_read(tmp_path: Path) -> None:
+    (tmp_path / "qm9").mkdir()
+    for name in ("gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt"):
+        (tmp_path / "qm9" / name).write_text("")
+    with pytest.raises(ValueError, match=r"QM9 is available as gdb9.sdf, which has no SMILES: put"):
+        dataset_file("QM9", tmp_path)

@@ -159,7 +159,7 @@ def test_directed_files_need_symmetrise(tmp_path):
 
 def test_removed_edges_of_a_file_are_counted_in_one_warning(tmp_path):
     noisy = TU | {"TOY_A.txt": "1, 2\n2, 1\n3, 4\n4, 3\n1, 1\n1, 2\n2, 1\n"}
-    with pytest.warns(UserWarning, match="1 self-loops and 2 duplicates") as caught:
+    with pytest.warns(UserWarning, match="1 self-loop and 2 duplicates") as caught:
         read_graphs(write(tmp_path / "TOY", noisy))
     assert len(caught) == 1
     line = '{"nodes": [{"id": 0}, {"id": 1}], "links": [{"source": 0, "target": 1}, '
@@ -205,9 +205,47 @@ def test_unknown_formats_are_answered_with_the_known_ones(tmp_path):
     write(tmp_path / "empty", {})
     with pytest.raises(ValueError, match="holds no graphs in a known format; expected one dataset"):
         read_graphs(tmp_path / "empty")
-    write(tmp_path / "two", {"a.csv": TABLE, "b.jsonl": LINES})
-    with pytest.raises(ValueError, match="holds files of several formats; expected one dataset"):
-        read_graphs(tmp_path / "two")
+
+
+MOLECULE = {"a.csv": TABLE}
+DRAWING = {"one.graphml": graphml(nx.path_graph(3)), "targets.csv": "file,y\none,1\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "kinds"),
+    [
+        (MOLECULE | {"b.tsv": "", "c.jsonl": LINES}, "2 CSV or TSV files (a.csv, …), 1 JSON Lines"),
+        (TU | {"b.jsonl": LINES}, "5 files in TUDataset's format (TOY_A.txt, …), 1 JSON Lines"),
+        (DRAWING | {"b.jsonl.gz": ""}, "1 JSON Lines file (b.jsonl.gz), 1 GraphML file (one.gra"),
+        (TU | DRAWING, "5 files in TUDataset's format (TOY_A.txt, …), 1 GraphML file (one.graph"),
+        (
+            DRAWING | MOLECULE | {"p.parquet": ""},
+            "1 Parquet file (p.parquet), 1 CSV or TSV file (a",
+        ),
+        (
+            MOLECULE | {"p.parquet": ""},
+            "1 CSV or TSV file (a.csv), 1 Parquet file (p.parquet); exp",
+        ),
+    ],
+)
+def test_files_of_several_formats_are_counted_and_refused(files, kinds, tmp_path):
+    write(tmp_path / "mixed", files)
+    for source in (tmp_path / "mixed", zipped(tmp_path / "mixed.zip", files)):
+        with pytest.raises(ValueError, match="holds files of several formats: ") as error:
+            read_graphs(source)
+        assert kinds in str(error.value)
+        assert str(error.value).endswith("put those of each format in a folder of their own")
+
+
+@pytest.mark.parametrize(
+    ("files", "read"), [(TU, "files in TUDataset's format"), (DRAWING, "GraphML files")]
+)
+def test_tables_beside_graphs_of_another_format_are_said_not_to_be_read(files, read, tmp_path):
+    usual = read_graphs(write(tmp_path / "usual", files))
+    mixed = write(tmp_path / "mixed", files | {"p.csv": "graph,prediction\n0,1\n"})
+    with pytest.warns(UserWarning, match=f"those in the {read}; 1 CSV .*p.csv. beside them is not"):
+        found = read_graphs(mixed)
+    assert found.ids == usual.ids
 
 
 @pytest.mark.parametrize("name", ["../evil.csv", "/tmp/evil.csv", "a/../../evil.csv"])

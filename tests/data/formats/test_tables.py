@@ -77,7 +77,7 @@ BAD = {
     "empty file": ("", "t.csv has no header line"),
     "short row": (
         "smiles,y\nC,1\nCC\n",
-        "t.csv line 3: it has 1 cells, but the header names 2 columns",
+        "t.csv line 3: it has 1 cell, but the header names 2 columns",
     ),
     "long row": ("smiles,y\nC,1,2\n", "t.csv line 2: it has 3 cells"),
     "open quote": ('smiles,y\nC,1\nCC,"2\n', "t.csv line 3: it is not a table row"),
