@@ -173,15 +173,21 @@ class SoftPermutation(nn.Module):
         function = getattr(self.normaliser, "func", self.normaliser)
         return getattr(self.encoder, "by_itself", False) and function in (sinkhorn, softmax)
 
+    @property
+    def reads(self) -> str | None:
+        """Which features of a batch it reads as they are: ``structure`` or ``attributes``."""
+        known = {"structure": structure, "attributes": attributes}
+        return next((name for name, each in known.items() if self.features is each), None)
+
     def _equal_rows(self, x: Float[Tensor, "V F"], batch: GraphBatch) -> EqualRows | None:
         """The vertices that can be encoded and transported together, if they are many.
 
-        A batch of fixed shape has them in ``equal``, by the name of the features.
+        A batch of fixed shape has them in ``equal``, by what they are equal in.
         """
         if not self.merges or (torch.is_grad_enabled() and x.requires_grad):
             return None
         if batch.get("equal") is not None:
-            return batch.equal.get(self.features.__name__)
+            return batch.equal.get(self.reads)
         readable = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
         readable = readable and has_values(x, batch.ptr) and not is_tracked(x)
         return equal_rows(x, batch.ptr) if readable else None

@@ -401,7 +401,7 @@ def equal_features(graphs: Collection, model: nn.Module) -> Equal:
         permutation reads them as they are; on the host.
     """
     permutations = [m for m in model.modules() if isinstance(m, SoftPermutation) and m.merges]
-    read = {getattr(m.features, "__name__", "") for m in permutations}
+    read = {permutation.reads for permutation in permutations}
     tables = {"structure": graphs.structure} if "structure" in read else {}
     if "attributes" in read and not getattr(model, "changes_attributes", True):
         parts = [part.float() for part in (graphs.label, graphs.x) if part is not None]

@@ -1,6 +1,7 @@
 """The law of stacked training: each model gets the numbers that it gets alone."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from samples import collect, every_variant, random_graph
 from torch import nn
 
+from softperm.nn import permutation as perm
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
 from softperm.training.data import Examples, equal_features, index_batches
@@ -119,6 +121,19 @@ def test_merging_equal_vertices_changes_no_number(dustbin, stack_device, monkeyp
             close(epoch.train_loss, again.train_loss, slack)
         for name, tensor in a.state_dict().items():
             close(tensor.cpu(), b.state_dict()[name].cpu(), 10 * slack)
+
+
+def test_features_of_the_users_own_are_not_merged_whatever_their_name():
+    def structure(batch):
+        return torch.arange(len(batch.structure), device=batch.structure.device)[:, None]
+
+    graphs = collect(GRAPHS)
+    graphs = replace(graphs, structure=torch.ones_like(graphs.structure))
+    model = build(ModelConfig(2), seed=0)
+    assert set(equal_features(graphs, model)) == {"structure"}
+    for features in (structure, partial(perm.structure)):
+        model.permutation.features = features
+        assert equal_features(graphs, model) == {}
 
 
 @pytest.mark.parametrize(
