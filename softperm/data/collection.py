@@ -357,8 +357,9 @@ def prepare(batch: GraphBatch) -> GraphBatch:
         raise ValueError("expected a PyG Batch, got one graph: Batch.from_data_list([graph])")
     order, reverse = _check_edges(batch.edge_index.long(), batch.ptr)
     batch = batch.clone()
-    if "largest" in batch:  # a size that only a collection may state
-        del batch["largest"]
+    for name in ("largest", "equal_vertices"):  # which only a collection may state
+        if name in batch:
+            del batch[name]
     batch.edge_index = batch.edge_index.long()[:, order]
     for key in ("edge_attr", "edge_label", "edge_weight"):
         if isinstance(getattr(batch, key, None), Tensor):

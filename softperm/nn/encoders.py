@@ -301,10 +301,8 @@ class LinearEncoder(nn.Module):
         activation: the function g.
 
     Attributes:
-        by_itself: whether a vertex is encoded without its neighbours, so that equal ones are equal.
+        by_itself: whether a vertex is encoded without the others, so that equal ones are equal.
     """
-
-    by_itself = True
 
     def __init__(
         self,
@@ -317,6 +315,9 @@ class LinearEncoder(nn.Module):
         self.scale = scale or nn.Identity()
         self.activation = activation
         self.linear = VertexLinear(features, hidden)
+        scales = (nn.Identity, LogScale, Standardise, nn.Sequential)
+        known = all(isinstance(part, scales) for part in self.scale.modules())
+        self.by_itself = known and type(self) is LinearEncoder
 
     def forward(
         self, x: Float[Tensor, "V F"], edge_index: Int[Tensor, "2 E"], ptr: Int[Tensor, " B1"]

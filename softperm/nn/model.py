@@ -68,7 +68,7 @@ def adjacency_view(
 
 def attribute_view(d: Float[Tensor, "V P"], batch: GraphBatch) -> Float[Tensor, "B P F"]:
     """DᵀX; where equal vertices are known, those of a graph with the same attributes as one row."""
-    rows = (batch.get("equal") or {}).get("attributes")
+    rows = (batch.get("equal_vertices") or {}).get("attributes")
     if rows is None:
         return align_attributes(d, batch.x, batch.ptr)
     return align_attributes(rows.collect(d), rows.select(batch.x), rows.ptr)
@@ -269,8 +269,9 @@ class PiGNN(nn.Module):
 
     @property
     def changes_attributes(self) -> bool:
-        """Whether permutations read other attributes than those of a batch, up to scaling."""
-        return not all(isinstance(part, nn.Identity) for part in (self.embedding, self.drop))
+        """Whether permutations read other attributes than those of a batch, up to fixed scaling."""
+        fixed = isinstance(self.standardise, nn.Identity | StandardiseAttributes)
+        return not fixed or any(not isinstance(p, nn.Identity) for p in (self.embedding, self.drop))
 
     @property
     def capturable(self) -> bool:

@@ -171,7 +171,10 @@ class SoftPermutation(nn.Module):
     def merges(self) -> bool:
         """Whether vertices with equal features have equal rows in D."""
         function = getattr(self.normaliser, "func", self.normaliser)
-        return getattr(self.encoder, "by_itself", False) and function in (sinkhorn, softmax)
+        weighed = "row_mass" in getattr(self.normaliser, "keywords", {})
+        by_rows = self.compare is relu_inner_product or type(self.compare) is CosineComparison
+        by_rows = by_rows and getattr(self.encoder, "by_itself", False)
+        return by_rows and function in (sinkhorn, softmax) and not weighed
 
     @property
     def reads(self) -> str | None:
@@ -182,12 +185,12 @@ class SoftPermutation(nn.Module):
     def _equal_rows(self, x: Float[Tensor, "V F"], batch: GraphBatch) -> EqualRows | None:
         """The vertices that can be encoded and transported together, if they are many.
 
-        A batch of fixed shape has them in ``equal``, by what they are equal in.
+        A batch of fixed shape has them in ``equal_vertices``, by what they are equal in.
         """
         if not self.merges or (torch.is_grad_enabled() and x.requires_grad):
             return None
-        if batch.get("equal") is not None:
-            return batch.equal.get(self.reads)
+        if batch.get("equal_vertices") is not None:
+            return batch.equal_vertices.get(self.reads)
         readable = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
         readable = readable and has_values(x, batch.ptr) and not is_tracked(x)
         return equal_rows(x, batch.ptr) if readable else None
@@ -445,7 +448,7 @@ def align_distances(
 
     Distances are the same however a graph is rotated, moved or renumbered. A vertex is paired with
     the vertices of its own graph alone, in a row that has room for the largest graph among those
-    computed together (with gradients or on a GPU, of the batch): the cost is V · N · K · P.
+    computed together (on a GPU, of the batch): the cost is V · N · K · P.
     Gradients reach D and the functions, not the positions.
 
     Args:
@@ -482,7 +485,7 @@ def align_distances(
         distance = (pos[u, None] - pos[v]).square().sum(2).sqrt()  # (v, N)
         weights = torch.where(pair[..., None], weigh(distance), 0.0)  # (v, N, K)
         x, begin = (d[u], u[0]) if isinstance(parts, list) else (d, 0)
-        own = (u - first[u]).clamp(max=max(0, room - 1))  # outside every graph any place
+        own = (u - first[u]).clamp(0, max(0, room - 1))  # outside every graph any place
         rows.append(pair_sums(weights, x, v - begin, own))  # (v, K, P)
     reached = torch.cat(rows)  # (V, K, P)
     aligned = pool(d, reached.flatten(1), ptr)  # (B, P, KP)

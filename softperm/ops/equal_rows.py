@@ -79,7 +79,7 @@ def equal_rows(x: Float[Tensor, "V F"], ptr: Int[Tensor, " B1"]) -> EqualRows | 
     True
     """
     check_offsets(ptr[None], len(x))
-    if ptr.numel() < 2 or int(ptr[0]) != 0 or int(ptr[-1]) != len(x) or not x.shape[1]:
+    if not x.numel() or ptr.numel() < 2 or int(ptr[0]) != 0 or int(ptr[-1]) != len(x):
         return None
     bits = x.detach().contiguous().numpy().view(np.uint32)  # (V, F) or, of float64, (V, 2 F)
     place, order = np.empty((2, len(x)), dtype=np.int64)
@@ -131,10 +131,14 @@ def _equal_rows(bits, ptr, first, new_ptr, place, starts, order):
 
 @inner
 def _hash(row):
-    """A sum of products, which the processor computes side by side, with its bits spread."""
+    """A sum of products, which the processor computes side by side, with its bits spread.
+
+    The last bits of most numbers are 0, so the first ones are mixed into them.
+    """
     value = np.uint32(0)
     for k in range(len(row)):
-        value += row[k] * np.uint32((2 * k + 1) * 0x7FEB352D)
+        word = row[k] ^ (row[k] >> np.uint32(15))
+        value += word * np.uint32((2 * k + 1) * 0x7FEB352D)
     value = np.uint32((value ^ (value >> np.uint32(15))) * np.uint32(0x846CA68B))
     return np.int64(value ^ (value >> np.uint32(16)))
 

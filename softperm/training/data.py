@@ -407,7 +407,7 @@ def equal_features(graphs: Collection, model: nn.Module) -> Equal:
         parts = [part.float() for part in (graphs.label, graphs.x) if part is not None]
         tables |= {"attributes": torch.cat(parts, dim=1)} if parts else {}
     ptr = graphs.ptr.cpu()
-    rows = {name: equal_rows(table.float().cpu(), ptr) for name, table in tables.items()}
+    rows = {name: equal_rows(table.cpu(), ptr) for name, table in tables.items()}
     return {name: found for name, found in rows.items() if found is not None}
 
 
@@ -553,7 +553,7 @@ def fixed_batch(
         name: EqualRows(**{f: arrays[f"{name}.{f}"] for f in EQUAL_ARRAYS}, largest=rows.largest)
         for name, rows in (equal or {}).items()
     }
-    batch = Data(**fields, canonical=True, largest=shape.graph, equal=merged)
+    batch = Data(**fields, canonical=True, largest=shape.graph, equal_vertices=merged)
     return cast("GraphBatch", batch)
 
 

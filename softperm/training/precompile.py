@@ -121,7 +121,7 @@ def _form(model: nn.Module, batch: GraphBatch) -> tuple:
         for name, value in batch.to_dict().items()
         if isinstance(value, Tensor)
     )
-    equal = batch.get("equal") or {}
+    equal = batch.get("equal_vertices") or {}
     largest = (batch.largest, *((name, rows.largest) for name, rows in equal.items()))
     return type(model), repr(getattr(model, "config", None)), parameters, fields, largest
 

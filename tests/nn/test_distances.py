@@ -20,6 +20,8 @@ from softperm.nn.attribution import Explainer
 from softperm.nn.encoders import AlignedDistances
 from softperm.nn.model import ModelConfig, PiGNN, build
 from softperm.nn.permutation import align_distances
+from softperm.ops import pairs
+from softperm.ops.pairs import pair_sums
 from softperm.pyg import Batch, Data
 from softperm.settings import FieldNames, TrainingConfig
 from softperm.training.data import Examples
@@ -120,6 +122,27 @@ def test_gradients_are_those_of_finite_differences(largest, at_once, monkeypatch
         return torch.func.functional_call(view, {"mixtures": mixtures}, (D, batch))
 
     torch.autograd.gradcheck(mixed, view.mixtures.detach().clone().requires_grad_())
+
+
+def test_rows_before_the_first_graph_are_no_vertices():
+    ptr = torch.tensor([2, 6, 9])
+    d = D[:12].clone().requires_grad_()
+    torch.autograd.gradcheck(lambda d: aligned(d, POS[:12], ptr), d)
+    whole = aligned(D[2:9], POS[2:9], ptr - 2)
+    assert_close(aligned(d, POS[:12], ptr).detach(), whole)
+
+
+def test_sums_over_pairs_are_closed_under_differentiation():
+    other = torch.tensor([[0, 1, 2]] * 3)
+    weight = drawn(3, 3, 2).requires_grad_()
+    x, place = drawn(3, 4, seed=1).requires_grad_(), torch.arange(3)
+    torch.autograd.gradgradcheck(lambda w, x: pair_sums(w, x, other, place), (weight, x))
+    for name in ("pair_sums", "sums_of_gradients", "pair_products"):
+        given = (drawn(1, 3, 2, 4) if name == "pair_products" else weight[None]).detach()
+        second = (drawn(1, 3, 2, 4) if name == "sums_of_gradients" else x[None]).detach()
+        operator, reference = getattr(pairs, f"{name}_op"), getattr(pairs, f"_{name}")
+        arguments = (given, second, other[None], place[None])
+        assert_close(operator(*arguments), reference(*arguments))
 
 
 def test_gradients_of_stacked_models_are_their_own():

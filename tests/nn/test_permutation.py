@@ -9,6 +9,7 @@ from samples import collect, double, random_graph
 from torch import nn
 from torch.testing import assert_close
 
+from softperm.data.collection import prepare
 from softperm.nn import permutation as perm
 from softperm.nn.encoders import LinearEncoder
 from softperm.ops.transport import sinkhorn, softmax
@@ -249,6 +250,20 @@ def test_merged_vertices_have_the_plan_of_single_ones_after_any_number_of_iterat
     monkeypatch.setattr(perm.SoftPermutation, "merges", False)
     for merged, single in zip(ours, differentiated(), strict=True):
         assert_close(merged, single, rtol=1e-9, atol=1e-10)
+
+
+def test_vertices_are_merged_only_where_nothing_depends_on_their_number():
+    assert permutation().merges
+    assert not permutation(compare=lambda q, latent: perm.relu_inner_product(q, latent)).merges
+    assert not permutation(normaliser=partial(sinkhorn, row_mass=torch.ones(19))).merges
+    normalised = LinearEncoder(2, HIDDEN, scale=torch.nn.BatchNorm1d(2))
+    assert not perm.SoftPermutation(normalised, 3, HIDDEN).merges
+
+
+def test_a_field_of_the_users_own_is_no_list_of_equal_vertices():
+    batch = BATCH.clone()
+    batch.canonical, batch.equal_vertices = False, torch.ones(3)
+    assert prepare(batch).get("equal_vertices") is None
 
 
 def test_vertices_whose_gradient_is_wanted_are_not_merged():

@@ -13,7 +13,7 @@ from softperm.training.precompile import compile_kernels, operator_calls
 GRAPHS = collect([random_graph(n, seed=n) for n in (3, 9, 5, 7, 4)])
 INDEX = torch.tensor([4, 1, 0])
 BATCH = GRAPHS.batch(INDEX)
-BATCH.equal = {}  # as in a step of fixed shape for which vertices are not merged
+BATCH.equal_vertices = {}  # as in a step of fixed shape for which vertices are not merged
 SIZES = {"attribute_size": 3, "edge_attribute_size": 2, "hidden": 6, "capacity": 12}
 CONFIGS = [
     {"latent_vertices": 4},

@@ -3,12 +3,14 @@
 from dataclasses import replace
 from functools import partial
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 from samples import collect, every_variant, random_graph
 from torch import nn
 
+from softperm.errors import GraphWarning
 from softperm.nn import permutation as perm
 from softperm.nn.model import ModelConfig, build
 from softperm.settings import TrainingConfig
@@ -134,6 +136,39 @@ def test_features_of_the_users_own_are_not_merged_whatever_their_name():
     for features in (structure, partial(perm.structure)):
         model.permutation.features = features
         assert equal_features(graphs, model) == {}
+
+
+def test_a_network_that_learns_the_scale_of_attributes_has_its_gradient():
+    class Learnt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+
+        def forward(self, batch):
+            batch = batch.clone()
+            batch.x = batch.x * self.factor
+            return batch
+
+    graphs = collect(GRAPHS)
+    graphs = replace(graphs, x=torch.ones_like(graphs.x))
+    model = build(ModelConfig(2, attribute_size=3), seed=0)
+    model.standardise = Learnt()
+    assert "attributes" not in equal_features(graphs, model)
+
+
+def test_numbers_that_differ_in_their_last_digits_are_told_apart():
+    graphs = collect(GRAPHS)
+    wide = 1e8 + torch.arange(int(graphs.ptr[-1]), dtype=torch.double)[:, None].expand(-1, 2)
+    assert equal_features(replace(graphs, structure=wide), build(ModelConfig(2), seed=0)) == {}
+
+
+def test_graphs_without_vertices_are_predicted_in_a_stack():
+    with pytest.warns(GraphWarning, match="have no vertices"):
+        graphs = collect([nx.empty_graph(0), nx.empty_graph(0)])
+    models = [build(ModelConfig(2, latent_vertices=3), seed).eval() for seed in range(2)]
+    outputs = predict_stack(models, graphs, [torch.tensor([0, 1]), torch.tensor([1])], 2)
+    assert [tuple(each.shape) for each in outputs] == [(2, 2), (1, 2)]
+    assert torch.equal(outputs[0][0], outputs[0][1])
 
 
 @pytest.mark.parametrize(
